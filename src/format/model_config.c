@@ -42,6 +42,7 @@ typedef enum slide_rule {
 typedef enum nope_rule {
     NOPE_NEVER,
     NOPE_LISTED,        /* a 0 in no_rope_layers, else each no_rope_layer_interval-th layer */
+    NOPE_BY_THETA,      /* a 0 in layer_rope_theta */
     NOPE_UNLESS_WINDOW, /* layers that see all positions */
     NOPE_WITHOUT_WINDOW /* layers that see all positions, in models where others slide */
 } nope_rule;
@@ -253,6 +254,10 @@ static const family_facts families[] = {
      .positions = 131072,
      .reads = {"per_layer_config", "attention_k_eq_v", "final_logit_softcapping", "hidden_activation",
                "use_bidirectional_attention", "hidden_size_per_layer_input"}},
+    {"granite_swa", .kv_heads = 4, .bias_field = true, .bos_id = 100257, .eos_id = 100257,
+     .slides = SLIDE_PATTERN_FIRST, .window = 128, .nope = NOPE_BY_THETA, .mlp_bias_field = true, .attention_scale = 1,
+     .tied = true, .eps = 1e-5, .sinks = true,
+     .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -273,6 +278,23 @@ static bool is_absent(const iv_json_object *o, const char *key) { return !json_o
 
 /* ---- what kind of model ---- */
 
+/* What families of other engines need that is not here. */
+static const char *missing_of(const char *type) {
+    static const char *const known[][2] = {
+        {"muse_glimmer", "a gate of attention's output"},
+        {"muse_glimmer_text", "a gate of attention's output"},
+        {"laguna", "a gate of attention's output, numbers of heads by layer"},
+        {"deepseek_v4", "several residual streams"},
+        {"glm5_next", "several residual streams"},
+        {"qwen4_exp", "several residual streams"},
+        {"inkling", "several residual streams"},
+        {"minimax_m3", "block-sparse attention"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(type, known[i][0]) == 0) return known[i][1];
+    return "";
+}
+
 static iv_status parse_family(const iv_json_object *o, const family_facts **out, iv_error *err) {
     const char *type = NULL;
     bool found;
@@ -289,8 +311,9 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
         ok = iv_buf_printf(&known, "%s%s", i ? ", " : "", families[i].model_type);
     for (size_t i = 0; iv_config_wrapper_at(i) && ok; i++)
         ok = iv_buf_printf(&known, ", %s", iv_config_wrapper_at(i)->model_type);
-    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)", o->file,
-                               type, ok ? known.data : "?");
+    const char *lacks = missing_of(type);
+    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported%s%s (supported: %s)",
+                               o->file, type, *lacks ? ": it needs " : "", lacks, ok ? known.data : "?");
     iv_buf_free(&known);
     return status;
 }
@@ -475,6 +498,30 @@ static iv_status parse_no_rope_layers(const iv_json_object *o, const iv_model_co
     return IV_OK;
 }
 
+/* The others have one theta, that of the rotary settings unless the list gives another. */
+static iv_status parse_layer_thetas(const iv_json_object *o, iv_model_config *c, bool *nope, iv_error *err) {
+    const json_t *list = json_object_get(o->json, "layer_rope_theta");
+    double theta = 0;
+    if (!iv_json_object_has(o, "layer_rope_theta")) return IV_OK;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+        return iv_fail(err, IV_FORMAT, "%s: layer_rope_theta: wanted an array of %" PRId64 " numbers, found %s of %zu",
+                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        double of_layer = json_number_value(json_array_get(list, i));
+        if (!json_is_number(json_array_get(list, i)) || (of_layer != 0 && !(of_layer >= 1 && of_layer <= 1e15)))
+            return iv_fail(err, IV_FORMAT, "%s: layer_rope_theta[%zu]: wanted 0 or a number from 1 to 1e15", o->file,
+                           i);
+        nope[i] = of_layer == 0;
+        if (!nope[i] && theta != 0 && of_layer != theta)
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "%s: layer_rope_theta[%zu]: wanted %g as in other layers, or 0, found %g", o->file, i, theta,
+                           of_layer);
+        if (!nope[i]) theta = of_layer;
+    }
+    if (theta != 0) c->ropes[0].theta = theta;
+    return IV_OK;
+}
+
 /* ---- which layers slide ---- */
 
 static iv_status parse_window(const iv_json_object *o, const family_facts *f, int64_t *window, iv_error *err) {
@@ -592,6 +639,7 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     bool nope[IV_LAYERS_MAX] = {false};
     int64_t window;
     if (f->nope == NOPE_LISTED) IV_TRY(parse_no_rope_layers(o, c, nope, err));
+    if (f->nope == NOPE_BY_THETA) IV_TRY(parse_layer_thetas(o, c, nope, err));
     IV_TRY(parse_window(o, f, &window, err));
     IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);

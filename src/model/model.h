@@ -72,6 +72,9 @@ typedef struct iv_layer {
     iv_mlp *experts;                             /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
+/* The activation of an MLP of a layer, with numbers of its weights. */
+iv_activation iv_layer_activation(const iv_layer *l, const iv_mlp *w);
+
 typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;

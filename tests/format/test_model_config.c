@@ -501,6 +501,16 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
     assert_true(c.layer[0].window == -32 && c.layer[1].window == 0 && c.sliding_window == 32);
     const iv_rope_config *none = &c.ropes[c.layer[1].rope];
     assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
+    expect_error(
+        "known", parse_edit("llama", "{\"model_type\":\"muse_glimmer\"}", &c, &err), &err, IV_UNSUPPORTED,
+        "model_type 'muse_glimmer' is not supported: it needs a gate of attention's output (supported: qwen3, ");
+    parse_ok("llama", "{\"model_type\":\"granite_swa\",\"sliding_window\":32,\"layer_rope_theta\":[0,1e4,1e4,1e4]}",
+             &c);
+    assert_true(c.attention_sinks && c.layer[0].window == 0 && c.layer[1].window == 32 && c.layer[0].rope == 1);
+    assert_true(c.ropes[1].kind == IV_ROPE_NONE && c.ropes[0].theta == 1e4);
+    expect_error("thetas",
+                 parse_edit("llama", "{\"model_type\":\"granite_swa\",\"layer_rope_theta\":[0,1e4,2e4,1e4]}", &c, &err),
+                 &err, IV_UNSUPPORTED, "layer_rope_theta[2]: wanted 10000 as in other layers, or 0, found 20000");
     parse_ok("llama",
              "{\"model_type\":\"cohere2\",\"logit_scale\":0.25,\"layer_norm_eps\":1e-4,\"sliding_window\":64,"
              "\"sliding_window_pattern\":2,\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"

@@ -2,9 +2,9 @@
  */
 #include "base/size.h"
 #include "kernels/linear.h"
-#include "model/cpu/blocks.h"
 #include "model/cpu/experts.h"
 #include "model/cpu/mlp.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/tp_gather.h"
 #include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
@@ -58,28 +58,6 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     iv_cpu_model *s = self(b);
     iv_pool_run(s->compute.pool, s->batch->tokens, embed_row, s);
     return IV_OK;
-}
-
-static void norm_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const job *j = context;
-    const iv_model *m = j->s->model;
-    size_t hidden = (size_t)m->config.hidden_size;
-    const float *x = j->x + row * hidden;
-    char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
-    if (m->config.layer_norm && j->weight) {
-        j->s->compute.kernels->center(x, hidden, j->s->centered + row * hidden);
-        x = j->s->centered + row * hidden;
-    }
-    if (j->weight)
-        j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
-    else
-        j->s->compute.kernels->round(x, hidden, m->gemm_type, normed);
-}
-
-void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
-    job j = {.s = s, .x = x, .weight = weight};
-    iv_pool_run(s->compute.pool, s->batch->tokens, norm_row, &j);
 }
 
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {

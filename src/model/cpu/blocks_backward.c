@@ -2,8 +2,8 @@
  * every rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
 #include "base/size.h"
 #include "kernels/heads_backward.h"
-#include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
 
@@ -16,57 +16,6 @@ static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer)
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
-
-typedef struct norm_job {
-    iv_cpu_learner *l;
-    const float *x, *weight, *dy;
-    float *dx; /* to which the gradient is added */
-} norm_job;
-
-float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
-                          float *centered, size_t apart) {
-    const iv_kernels *k = l->kernels;
-    size_t h = hidden_of(l);
-    float eps = (float)l->model->config.rms_norm_eps;
-    if (!l->model->config.layer_norm) return k->rmsnorm_backward(x, weight, eps, h, dy, dx, dx);
-    float *gradient = centered + apart;
-    k->center(x, h, centered);
-    float r = k->rmsnorm_backward(centered, weight, eps, h, dy, NULL, gradient);
-    k->center(gradient, h, gradient);
-    k->add(dx, gradient, h);
-    return r;
-}
-
-static void norm_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const norm_job *j = context;
-    iv_cpu_learner *l = j->l;
-    size_t h = hidden_of(l), at = row * h;
-    float *centered = l->centered ? l->centered + at : NULL;
-    l->factors[row] =
-        iv_learner_norm_row(l, j->x + at, j->weight, j->dy + at, j->dx + at, centered, l->base.rows_max * h);
-}
-
-static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const norm_job *j = context;
-    size_t h = hidden_of(j->l);
-    j->l->kernels->norm_weight_backward(j->dy + row * h + first, j->x + row * h + first, j->l->factors[row], count,
-                                        acc);
-}
-
-static void run_norm(norm_job *j, const iv_tensor *weight) {
-    iv_cpu_learner *l = j->l;
-    iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, j);
-    if (l->model->config.layer_norm) j->x = l->centered;
-    if (l->model->rank > 0) return;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset, hidden_of(l), norm_columns, j});
-}
-
-void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
-                     float *dx) {
-    run_norm(&(norm_job){.l = l, .x = x, .weight = weight, .dy = dy, .dx = dx}, tensor);
-}
 
 static void add_row(void *context, size_t row, size_t worker) {
     (void)worker;
@@ -91,13 +40,10 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
         return IV_OK;
     }
     if (layer->config->norms == IV_NORMS_SHARED) iv_pool_run(l->compute.pool, l->batch.tokens, add_kept_row, l);
-    norm_job j = {.l = l,
-                  .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
-                  .weight = attention ? layer->attention_norm : layer->mlp_norm,
-                  .dy = l->dnormed,
-                  .dx = l->dx};
-    if (j.weight)
-        run_norm(&j, attention ? tensors->attention_norm : tensors->mlp_norm);
+    const float *weight = attention ? layer->attention_norm : layer->mlp_norm;
+    if (weight)
+        iv_learner_norm(l, attention ? l->tape.now->x : l->tape.now->x_mlp, weight,
+                        attention ? tensors->attention_norm : tensors->mlp_norm, l->dnormed, l->dx);
     else
         iv_pool_run(l->compute.pool, l->batch.tokens, add_row, l);
     return IV_OK;
@@ -120,7 +66,7 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
     if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, l);
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
-    run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
+    iv_learner_norm(l, y, weight, name, l->dx, l->post_dx);
 }
 
 typedef struct stream_scaling {

@@ -2,7 +2,7 @@
  * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
 #include "kernels/linear.h"
-#include "model/cpu/blocks.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"

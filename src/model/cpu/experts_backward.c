@@ -1,7 +1,7 @@
 /* experts_backward.c: the backward pass of a mixture: each expert once over its tokens, in the order of the batch, then
  * the router through the weights it gave. */
 #include "base/size.h"
-#include "model/cpu/blocks.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/experts.h"
 #include "model/cpu/learner_state.h"
 #include "numerics/backward.h"

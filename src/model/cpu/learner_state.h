@@ -139,8 +139,8 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset);
 
-/* norm' of one row of the residual stream: dx += the gradient; returns the factor. centered: room for the row as the
- * gradient of the weights takes it, where norms center it, and for one more at `apart`. */
+/* norms.c: norm' of one row of the residual stream: dx += the gradient; returns the factor. centered: room for the row
+ * as the gradient of the weights takes it, where norms center it, and for one more at `apart`. */
 float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
                           float *centered, size_t apart);
 

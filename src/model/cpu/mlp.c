@@ -3,7 +3,6 @@
 #include "kernels/linear.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/router.h"
-#include "numerics/rows.h"
 
 typedef struct job {
     iv_cpu_model *s;
@@ -11,15 +10,11 @@ typedef struct job {
     size_t n;
 } job;
 
-iv_activation iv_cpu_activation(const iv_layer *l, const iv_mlp *w) {
-    return w->alpha_p ? iv_ref_xielu(*w->alpha_p, *w->alpha_n, *w->beta, *w->eps) : l->config->activation;
-}
-
 iv_mlp_part iv_cpu_dense_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_tape_layer *t = s->tape ? s->tape->now : NULL;
     return (iv_mlp_part){.w = l->experts,
                          .cuts = &s->model->tp.down,
-                         .activation = iv_cpu_activation(l, l->experts),
+                         .activation = iv_layer_activation(l, l->experts),
                          .gate = t ? t->gate : NULL,
                          .up = t ? t->up : NULL,
                          .act = s->act};
@@ -30,7 +25,7 @@ iv_mlp_part iv_cpu_shared_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_model_config *c = &s->model->config;
     return (iv_mlp_part){.w = &l->shared,
                          .cuts = &s->model->tp.shared,
-                         .activation = iv_cpu_activation(l, &l->shared),
+                         .activation = iv_layer_activation(l, &l->shared),
                          .gate = t ? t->shared_gate : NULL,
                          .up = t ? t->shared_up : NULL,
                          .act = t ? t->shared_act : s->act,

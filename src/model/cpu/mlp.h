@@ -19,9 +19,6 @@ iv_mlp_part iv_cpu_dense_part(iv_cpu_model *s, const iv_layer *l);
 /* The gate's logits are the last column of s->router_logits. */
 iv_mlp_part iv_cpu_shared_part(iv_cpu_model *s, const iv_layer *l);
 
-/* The layer's activation, with numbers of its weights. */
-iv_activation iv_cpu_activation(const iv_layer *l, const iv_mlp *w);
-
 /* Sets act, of all tokens of the batch. */
 void iv_cpu_mlp_act(iv_cpu_model *s, const iv_mlp_part *p);
 

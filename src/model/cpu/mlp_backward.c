@@ -1,6 +1,6 @@
 /* mlp_backward.c: the backward pass of an MLP that all tokens pass (mlp.h). Law: NUMERICS.md 15.6, 15.9. */
 #include "base/size.h"
-#include "model/cpu/blocks.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/learner_state.h"
 #include "numerics/backward.h"
 #include "numerics/floats.h"

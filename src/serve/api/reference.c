@@ -114,7 +114,7 @@ static void out_group(size_t first, iv_buf *out) {
 
 void iv_api_write_reference(iv_buf *out) {
     static const char *const sections[EFFECTS] = {"Fields that change the answer, or what it reports",
-                                                  "Fields of one value; others are refused",
+                                                  "Fields that accept these values alone",
                                                   "Fields that change nothing"};
     iv_buf_puts(
         out,

@@ -1,6 +1,6 @@
-/* blocks.h: blocks of the CPU's layers that the backward pass runs again. */
-#ifndef IV_MODEL_CPU_BLOCKS_H
-#define IV_MODEL_CPU_BLOCKS_H
+/* norms.h: norms of the residual stream on the CPU, which the backward pass runs again. */
+#ifndef IV_MODEL_CPU_NORMS_H
+#define IV_MODEL_CPU_NORMS_H
 
 #include "model/cpu/cpu_model.h"
 
