@@ -275,6 +275,11 @@ static void arguments_are_objects(void **state) {
     }
 }
 
+#define IN(form, plain) (iv_reasoning)(IV_REASONING_FORM_##form * IV_REASONING_FORM_STEP + IV_REASONING_##plain)
+#define ANALYSIS "<|channel|>analysis<|message|>"
+#define FINAL "<|channel|>final<|message|>"
+#define NEXT "<|end|><|start|>assistant"
+
 static void reasoning(void **state) {
     (void)state;
     static const struct {
@@ -293,6 +298,21 @@ static void reasoning(void **state) {
         {IV_REASONING_OPTIONAL, "<think>a</think>7", true},
         {IV_REASONING_OPTIONAL, "<think>a</think>\n7", true},
         {IV_REASONING_OPTIONAL, "a</think>7", false},
+        {IN(SEED_OSS, OPTIONAL), "<seed:think>a</think></seed:think>\n7", true},
+        {IN(SEED_OSS, OPTIONAL), "<think>a</think>7", false},
+        {IN(SEED_OSS, OPEN), "a</seed:think>7", true},
+        {IN(MISTRAL, OPTIONAL), "[THINK][[/THINK]7", true},
+        {IN(HUNYUAN, OPTIONAL), "<think>a</think>7", true},
+        {IN(GRANITE, OPTIONAL), "Here is my thought process: a Here's my response:7", true},
+        {IN(GRANITE, OPTIONAL), "Here's my thought process:Here is my HHere is my response:\n7", true},
+        {IN(GRANITE, OPTIONAL), "7", true},
+        {IN(GRANITE, OPEN), "7", false},
+        {IN(HARMONY, OPTIONAL), FINAL "7", true},
+        {IN(HARMONY, OPTIONAL), "7", false},
+        {IN(HARMONY, OPTIONAL), ANALYSIS "a" NEXT ANALYSIS NEXT FINAL "7", true},
+        {IN(HARMONY, OPTIONAL), ANALYSIS "a" FINAL "7", false},
+        {IN(HARMONY, OPEN), "a" NEXT FINAL "7", true},
+        {IN(HARMONY, OPEN), FINAL "7", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         expect(IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"integer\"}", cases[i].reasoning, cases[i].text,
