@@ -2,14 +2,34 @@
 #include "commands.h"
 
 static const cli_flag quantize_flags[] = {
-    {.name = "format", .kind = CLI_TEXT, .metavar = "NAME", .unset = "fp8",
+    {.name = "format",
+     .kind = CLI_TEXT,
+     .metavar = "NAME",
+     .unset = "fp8",
      .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: as llm-compressor writes them"},
-    {.name = "group-size", .kind = CLI_COUNT, .metavar = "N", .least = 0, .greatest = 1048576, .unset = "0: 128", .help = "int4: columns that share a scale, a multiple of 16"},
-    {.name = "text", .kind = CLI_FILE, .metavar = "FILE", .unset = "a sample of English",
+    {.name = "group-size",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .least = 0,
+     .greatest = 1048576,
+     .unset = "0: 128",
+     .help = "int4: columns that share a scale, a multiple of 16"},
+    {.name = "text",
+     .kind = CLI_FILE,
+     .metavar = "FILE",
+     .unset = "a sample of English",
      .help = "held-out text for the report, or - for standard input"},
-    {.name = "report-tokens", .kind = CLI_COUNT, .metavar = "N", .least = 0, .greatest = 1048576, .unset = "256",
+    {.name = "report-tokens",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .least = 0,
+     .greatest = 1048576,
+     .unset = "256",
      .help = "tokens of it that are compared, at most; 0: no report"},
-    {.name = "calibrate", .kind = CLI_FILE, .metavar = "FILE", .unset = "none",
+    {.name = "calibrate",
+     .kind = CLI_FILE,
+     .metavar = "FILE",
+     .unset = "none",
      .help = "refused: weights are rounded to nearest, without calibration"},
     {.name = "max-shard-size",
      .kind = CLI_BYTES,
@@ -19,7 +39,13 @@ static const cli_flag quantize_flags[] = {
      .unset = "5000000000",
      .help = "weights per file, such as 2G; more are split into several, with an index"},
     {.name = "overwrite", .help = "replace the model in DIR"},
-    {.name = "threads", .kind = CLI_COUNT, .metavar = "N", .least = 0, .greatest = 256, .unset = "0: one per CPU", .help = "threads of the report; never changes a bit"},
+    {.name = "threads",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .least = 0,
+     .greatest = 256,
+     .unset = "0: one per CPU",
+     .help = "threads of the report; never changes a bit"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
     {0},
 };
@@ -36,8 +62,10 @@ const cli_syntax cli_quantize_syntax = {
     .operand = "MODEL",
     .second = "DIR",
     .usage = "MODEL DIR [flags]",
-    .text = "Linear layers are rounded to nearest and written as a Hugging Face directory in compressed-tensors' form, a few\n"
-            "rows at a time. Then both models read held-out text: the report has the sizes, the Kullback-Leibler divergence\n"
+    .text = "Linear layers are rounded to nearest and written as a Hugging Face directory in compressed-tensors' form, "
+            "a few\n"
+            "rows at a time. Then both models read held-out text: the report has the sizes, the Kullback-Leibler "
+            "divergence\n"
             "of the next token's distribution from the model's, and how often the likeliest token is the same.",
     .sections = {&quantize_section},
     .examples = quantize_examples};
