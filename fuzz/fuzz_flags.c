@@ -3,6 +3,7 @@
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
+#include "../apps/invar/quantize_syntax.c"
 #include "../apps/invar/train_syntax.c"
 
 enum { WORDS_MAX = 64 };

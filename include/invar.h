@@ -676,6 +676,35 @@ typedef struct iv_export_info {
 IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_options *options, iv_export_info *info,
                            iv_error *err);
 
+/* ---- a model with fewer bits --------------------------------------------------------------------------- */
+
+typedef struct iv_quantize_options {
+    size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
+    const char *format;       /* "fp8", "int8", "int4", "mxfp4", "nvfp4" */
+    uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
+    uint64_t max_shard_bytes; /* data of one file */
+    bool overwrite;           /* the directory may hold a model, which is replaced */
+    void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
+    void *user;
+} iv_quantize_options;
+/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting. */
+IV_API void iv_quantize_options_init_sized(iv_quantize_options *options, size_t size);
+static inline void iv_quantize_options_init(iv_quantize_options *options) {
+    iv_quantize_options_init_sized(options, sizeof *options);
+}
+
+typedef struct iv_quantize_info {
+    size_t tensors, files, quantized; /* of the copy; quantized: linear layers */
+    uint64_t bytes, model_bytes;      /* of the copy's weights, and of the model's */
+} iv_quantize_info;
+
+/* Writes a model as a new Hugging Face directory whose linear layers are rounded to nearest, in compressed-tensors'
+ * form; the other files as iv_export does. A few rows at a time are in memory. IV_INVALID: the model is quantized
+ * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written.
+ */
+IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
+                             iv_quantize_info *info, iv_error *err);
+
 /* ---- weights tensor by tensor -------------------------------------------------------------------------- */
 
 /* A checkpoint that is filled tensor by tensor, in any order, for iv_engine_update_weights: a directory with

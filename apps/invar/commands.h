@@ -14,6 +14,7 @@ int cli_tokenize(const cli_args *args, iv_error *err);
 int cli_render(const cli_args *args, iv_error *err);
 int cli_logits(const cli_args *args, iv_error *err);
 int cli_export(const cli_args *args, iv_error *err);
+int cli_quantize(const cli_args *args, iv_error *err);
 int cli_bench(const cli_args *args, iv_error *err);
 int cli_bench_serve(const cli_args *args, iv_error *err);
 int cli_bench_latency(const cli_args *args, iv_error *err);
@@ -39,8 +40,8 @@ int cli_help_show_pairs(const char *first, iv_error *err);
 extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax, cli_tokenize_syntax,
     cli_render_syntax, cli_logits_syntax, cli_bench_syntax, cli_verify_syntax, cli_completion_syntax, cli_help_syntax,
     cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax, cli_bench_serve_syntax,
-    cli_bench_latency_syntax, cli_export_syntax, cli_train_sft_syntax, cli_train_rl_syntax, cli_train_inspect_syntax,
-    cli_train_gradients_syntax;
+    cli_bench_latency_syntax, cli_export_syntax, cli_quantize_syntax, cli_train_sft_syntax, cli_train_rl_syntax,
+    cli_train_inspect_syntax, cli_train_gradients_syntax;
 
 /* The flags of an engine. */
 extern const cli_section cli_engine_section;

@@ -95,3 +95,25 @@ size_t cli_count_unique(const char **texts, size_t n) {
     for (size_t i = 1; i < n; i++) unique += strcmp(texts[i - 1], texts[i]) != 0;
     return unique;
 }
+
+static double log_sum(const float *x, size_t n) {
+    double most = (double)x[cli_largest(x, n)], sum = 0;
+    for (size_t i = 0; i < n; i++) sum += exp((double)x[i] - most);
+    return most + log(sum);
+}
+
+double cli_kl_divergence(const float *p, const float *q, size_t n) {
+    double of_p = log_sum(p, n), of_q = log_sum(q, n), kl = 0;
+    for (size_t i = 0; i < n; i++) {
+        double a = (double)p[i] - of_p, b = (double)q[i] - of_q, weight = exp(a);
+        if (weight > 0) kl += weight * (a - b);
+    }
+    return kl > 0 ? kl : 0;
+}
+
+size_t cli_largest(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}

@@ -21,6 +21,12 @@ double cli_probability_divergence(const float *a, const float *b, size_t n);
 enum { CLI_TOP_MAX = 20 };
 double cli_top_divergence(const float *a, const float *b, size_t n, size_t most);
 
+/* The Kullback-Leibler divergence of softmax(q) from softmax(p), in nats, at least 0. */
+double cli_kl_divergence(const float *p, const float *q, size_t n);
+
+/* The index of the largest, the first of equal ones; n > 0. */
+size_t cli_largest(const float *x, size_t n);
+
 /* Number of distinct texts. Sorts texts. */
 size_t cli_count_unique(const char **texts, size_t n);
 

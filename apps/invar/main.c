@@ -23,6 +23,7 @@ static const struct {
     {&cli_render_syntax, cli_render},
     {&cli_logits_syntax, cli_logits},
     {&cli_export_syntax, cli_export},
+    {&cli_quantize_syntax, cli_quantize},
     {&cli_verify_syntax, cli_verify},
     {&cli_help_syntax, cli_help},
     {&cli_eval_syntax, cli_eval},

@@ -321,14 +321,14 @@ iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, vo
 
 bool iv_checkpoint_form(const iv_checkpoint *c, size_t i, iv_code_form *out) {
     IV_ASSERT(i < c->count);
-    return c->expansion.packed && iv_packed_form(&c->expansion.packed[i], out);
+    return c->expansion.packed && iv_packed_form(&c->expansion.packed[i], read_stored, (void *)(uintptr_t)c, out);
 }
 
-iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, size_t first, size_t rows,
-                              iv_packed_codes_out *out, iv_error *err) {
+iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, const iv_code_form *form, size_t first,
+                              size_t rows, const iv_row_codes *out, iv_error *err) {
     IV_ASSERT(c->expansion.packed);
-    iv_status status =
-        iv_packed_codes(&c->expansion.packed[t - c->tensors], read_stored, (void *)(uintptr_t)c, first, rows, out, err);
+    const iv_packed *p = &c->expansion.packed[t - c->tensors];
+    iv_status status = iv_packed_codes(p, form, read_stored, (void *)(uintptr_t)c, first, rows, out, err);
     return status == IV_OK ? IV_OK : iv_error_prefix(err, "tensor '%.200s'", t->name);
 }
 

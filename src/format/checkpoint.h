@@ -80,7 +80,7 @@ void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t 
 /* The form in which a model may hold tensor i (packed.h); false: it is plain, or can only be widened. */
 bool iv_checkpoint_form(const iv_checkpoint *c, size_t i, iv_code_form *out);
 /* Rows [first, first + rows) of such a tensor. */
-iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, size_t first, size_t rows,
-                              iv_packed_codes_out *out, iv_error *err);
+iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, const iv_code_form *form, size_t first,
+                              size_t rows, const iv_row_codes *out, iv_error *err);
 
 #endif

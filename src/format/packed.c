@@ -123,7 +123,7 @@ typedef struct widening {
     iv_packed_source *source;
     void *user;
     iv_error *err;
-    uint8_t *raw;          /* of data */
+    uint8_t *raw, *inner;  /* of data, of scales */
     float *scales, *zeros; /* of the rows at hand */
     int32_t *groups;
 } widening;
@@ -308,13 +308,15 @@ static iv_status by_columns(widening *w, size_t first, size_t rows, float *out) 
     return status;
 }
 
+static void release(widening *w) { free(w->raw), free(w->inner), free(w->scales), free(w->zeros), free(w->groups); }
+
 iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
                          float *out, iv_error *err) {
     widening w = {.p = p, .source = source, .user = user, .err = err};
     IV_ASSERT(first <= p->rows && rows <= p->rows - first);
     if (rows == 0) return IV_OK;
     iv_status status = (is_transposed(p->format) ? by_columns : by_rows)(&w, first, rows, out);
-    free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
+    release(&w);
     for (size_t i = 0; p->minus_one && status == IV_OK && i < rows * p->columns; i++) out[i] -= 1.0f;
     return status;
 }
@@ -341,8 +343,24 @@ static iv_dtype scale_type_of(const iv_packed *p) {
     return is_float(p->scale->dtype) ? p->scale->dtype : IV_BF16; /* a power of two, or e4m3 */
 }
 
-bool iv_packed_form(const iv_packed *p, iv_code_form *out) {
-    if (!p->data || iv_weight_is_plain(p->format) || p->group_of || p->minus_one) return false;
+static iv_code_inner inner_of(const iv_packed *p) {
+    if (!p->global || p->scale->dtype != IV_F8_E4M3 || p->block_rows != 1) return IV_INNER_NONE;
+    return p->global_use == IV_GLOBAL_DIVIDES ? IV_INNER_E4M3_DIVIDED : IV_INNER_E4M3;
+}
+
+/* Whether GPTQ's g_idx is that of inputs in order. */
+static bool inputs_are_in_order(const iv_packed *p, iv_packed_source *source, void *user) {
+    iv_error unused;
+    if (!p->group_of) return true;
+    int32_t *groups = malloc(p->group_of->bytes);
+    bool order = groups && source(user, p->group_of, groups, 0, p->group_of->bytes, &unused) == IV_OK;
+    for (size_t k = 0; order && k < p->columns; k++) order = groups[k] >= 0 && (size_t)groups[k] == k / p->group;
+    free(groups);
+    return order;
+}
+
+bool iv_packed_form(const iv_packed *p, iv_packed_source *source, void *user, iv_code_form *out) {
+    if (!p->data || iv_weight_is_plain(p->format) || p->minus_one) return false;
     if (iv_weight_is_gguf_block(p->format)) {
         *out = iv_gguf_form(p->format);
         return true;
@@ -350,12 +368,12 @@ bool iv_packed_form(const iv_packed *p, iv_code_form *out) {
     *out = (iv_code_form){.format = p->format,
                           .kind = kind_of(p->format),
                           .second = p->zero ? IV_SECOND_ZERO : IV_SECOND_NONE,
+                          .inner = inner_of(p),
                           .scale_type = scale_type_of(p),
                           .group = iv_size_min(p->group, p->columns)};
-    return p->group >= p->columns || p->group % 16 == 0;
+    out->outer = out->inner ? p->columns : out->group;
+    return (p->group >= p->columns || p->group % 16 == 0) && inputs_are_in_order(p, source, user);
 }
-
-static size_t groups_of(const iv_packed *p, const iv_code_form *f) { return (p->columns - 1) / f->group + 1; }
 
 /* A byte for each code of a row as it lies in the file. */
 static void spread_codes(const iv_packed *p, const uint8_t *row, uint8_t *out) {
@@ -365,35 +383,64 @@ static void spread_codes(const iv_packed *p, const uint8_t *row, uint8_t *out) {
         for (size_t i = 0; i < p->columns; i++) out[i] = p->format == IV_WEIGHT_PACK8 ? row[i] ^ 128 : row[i];
 }
 
-static iv_status codes_by_rows(widening *w, const iv_code_form *f, size_t first, size_t rows, iv_packed_codes_out *o) {
+static iv_row_codes row_of(const iv_row_codes *o, const iv_code_form *f, size_t k, size_t r) {
+    size_t groups = iv_code_groups(f, k) * r, outers = iv_code_outers(f, k) * r;
+    return (iv_row_codes){o->codes + r * k, o->scales + groups, o->seconds + groups, o->outer_scales + outers,
+                          o->outer_seconds + outers};
+}
+
+/* The bytes of scales that are multiplied by one of the whole tensor. */
+static iv_status read_inner(widening *w, const iv_code_form *f, size_t first, size_t rows, const iv_row_codes *o) {
     const iv_packed *p = w->p;
-    size_t row = 0, first_scale = first / (p->block_rows ? p->block_rows : 1), groups = groups_of(p, f);
-    IV_ASSERT(row_bytes(p, &row));
-    IV_TRY(read_codes(w, first, rows, row));
-    if (p->scale) {
-        IV_TRY(read_scales(w, first_scale, (first + rows - 1) / p->block_rows + 1 - first_scale));
-        IV_TRY(read_zeros(w, first, rows));
-    }
+    size_t width = p->scale_columns, groups = iv_code_groups(f, p->columns);
+    float global;
+    w->inner = malloc(rows * width);
+    if (!w->inner) return iv_fail(w->err, IV_NO_MEMORY, "%s: no memory for its scales", p->data->name);
+    IV_TRY(w->source(w->user, p->scale, w->inner, first * width, rows * width, w->err));
+    IV_TRY(w->source(w->user, p->global, &global, 0, sizeof global, w->err));
     for (size_t r = 0; r < rows; r++) {
-        const uint8_t *from = w->raw + r * row;
-        float *seconds = o->seconds + r * groups;
-        if (iv_weight_is_gguf_block(p->format)) {
-            iv_gguf_codes(p->format, from, p->columns, o->codes + r * p->columns, o->scales + r * groups, seconds);
-            continue;
-        }
-        spread_codes(p, from, o->codes + r * p->columns);
-        size_t at = ((first + r) / p->block_rows - first_scale) * p->scale_columns;
-        memcpy(o->scales + r * groups, w->scales + at, groups * sizeof *o->scales);
-        if (w->zeros) memcpy(seconds, w->zeros + r * p->scale_columns, groups * sizeof *seconds);
+        iv_row_codes to = row_of(o, f, p->columns, r);
+        *to.outer_scales = global;
+        for (size_t g = 0; g < groups; g++) to.scales[g] = w->inner[r * width + g];
     }
     return IV_OK;
 }
 
+static iv_status numbers_by_rows(widening *w, const iv_code_form *f, size_t first, size_t rows, const iv_row_codes *o) {
+    const iv_packed *p = w->p;
+    size_t first_scale = first / p->block_rows, groups = iv_code_groups(f, p->columns);
+    if (f->inner) return read_inner(w, f, first, rows, o);
+    IV_TRY(read_scales(w, first_scale, (first + rows - 1) / p->block_rows + 1 - first_scale));
+    IV_TRY(read_zeros(w, first, rows));
+    for (size_t r = 0; r < rows; r++) {
+        iv_row_codes to = row_of(o, f, p->columns, r);
+        size_t at = ((first + r) / p->block_rows - first_scale) * p->scale_columns;
+        memcpy(to.scales, w->scales + at, groups * sizeof *to.scales);
+        if (w->zeros) memcpy(to.seconds, w->zeros + r * p->scale_columns, groups * sizeof *to.seconds);
+    }
+    return IV_OK;
+}
+
+static iv_status codes_by_rows(widening *w, const iv_code_form *f, size_t first, size_t rows, const iv_row_codes *o) {
+    const iv_packed *p = w->p;
+    size_t row = 0;
+    IV_ASSERT(row_bytes(p, &row));
+    IV_TRY(read_codes(w, first, rows, row));
+    for (size_t r = 0; r < rows; r++) {
+        iv_row_codes to = row_of(o, f, p->columns, r);
+        if (iv_weight_is_gguf_block(p->format))
+            iv_gguf_codes(p->format, w->raw + r * row, p->columns, to);
+        else
+            spread_codes(p, w->raw + r * row, to.codes);
+    }
+    return iv_weight_is_gguf_block(p->format) ? IV_OK : numbers_by_rows(w, f, first, rows, o);
+}
+
 /* Codes and zero points are stored with the same offset. */
 static void column_codes(const widening *w, const columns *c, const iv_code_form *f, size_t first, size_t rows,
-                         iv_packed_codes_out *o) {
+                         const iv_row_codes *o) {
     const iv_packed *p = w->p;
-    size_t groups = groups_of(p, f);
+    size_t groups = iv_code_groups(f, p->columns);
     int middle = 1 << (bits(p) - 1);
     for (size_t k = 0; k < p->columns; k++)
         for (size_t r = 0; r < rows; r++) {
@@ -407,21 +454,20 @@ static void column_codes(const widening *w, const columns *c, const iv_code_form
         }
 }
 
-iv_status iv_packed_codes(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
-                          iv_packed_codes_out *out, iv_error *err) {
+iv_status iv_packed_codes(const iv_packed *p, const iv_code_form *form, iv_packed_source *source, void *user,
+                          size_t first, size_t rows, const iv_row_codes *out, iv_error *err) {
     widening w = {.p = p, .source = source, .user = user, .err = err};
-    iv_code_form f;
-    IV_ASSERT(first <= p->rows && rows <= p->rows - first && iv_packed_form(p, &f));
+    IV_ASSERT(first <= p->rows && rows <= p->rows - first);
     if (rows == 0) return IV_OK;
     iv_status status;
     if (is_transposed(p->format)) {
         columns c = {0};
         status = read_columns(&w, first, rows, &c);
-        if (status == IV_OK) column_codes(&w, &c, &f, first, rows, out);
+        if (status == IV_OK) column_codes(&w, &c, form, first, rows, out);
         free(c.codes), free(c.zeros);
     } else {
-        status = codes_by_rows(&w, &f, first, rows, out);
+        status = codes_by_rows(&w, form, first, rows, out);
     }
-    free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
+    release(&w);
     return status;
 }

@@ -46,16 +46,12 @@ iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *use
                          float *out, iv_error *err);
 
 /* How a model may hold it in memory; false: only widened (inputs in no order of groups, groups that are no multiple of
- * 16). */
-bool iv_packed_form(const iv_packed *p, iv_code_form *out);
+ * 16). Reads the order of inputs, where there is one. */
+bool iv_packed_form(const iv_packed *p, iv_packed_source *source, void *user, iv_code_form *out);
 
-/* Rows of such a tensor: codes are [rows][columns]; scales and seconds [rows][groups], groups of the form's columns,
- * the last of which may be smaller. seconds are written where the form has them, but must have room. */
-typedef struct iv_packed_codes_out {
-    uint8_t *codes;
-    float *scales, *seconds;
-} iv_packed_codes_out;
-iv_status iv_packed_codes(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
-                          iv_packed_codes_out *out, iv_error *err);
+/* Rows of such a tensor, form: that of iv_packed_form. All members of out have room for rows of iv_row_codes, the last
+ * group and the last outer one of which may be smaller. */
+iv_status iv_packed_codes(const iv_packed *p, const iv_code_form *form, iv_packed_source *source, void *user,
+                          size_t first, size_t rows, const iv_row_codes *out, iv_error *err);
 
 #endif

@@ -25,6 +25,24 @@ typedef struct iv_tile_prefetch {
     size_t step;
 } iv_tile_prefetch;
 
+/* A packed panel, and a group of it: packed_panel.h. outer: NULL, or meaningless, where there are no outer numbers. */
+typedef struct iv_packed_view {
+    const iv_code_form *form; /* group and outer: the panel's own */
+    const unsigned char *at;
+    size_t outer_bytes, head_bytes, group_bytes, outer_stride;
+    size_t per_outer; /* groups */
+} iv_packed_view;
+
+typedef struct iv_packed_group {
+    const unsigned char *outer, *head, *codes;
+} iv_packed_group;
+
+static inline iv_packed_group iv_packed_group_at(const iv_packed_view *v, size_t group) {
+    const unsigned char *outer = v->at + group / v->per_outer * v->outer_stride;
+    const unsigned char *head = outer + v->outer_bytes + group % v->per_outer * v->group_bytes;
+    return (iv_packed_group){outer, head, head + v->head_bytes};
+}
+
 /* A tile is `rows` activations against one panel of 32 outputs.
  *
  * Panels: bf16 as [k/2][32][2]; f16 and f32 as [k][32]; k padded with zeros to a multiple of 16.
@@ -43,11 +61,16 @@ typedef struct iv_tile_kernel {
     void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
     /* The same packing from the transpose: element k of row r is element r at columns[k]. May be NULL. */
     void (*pack_columns)(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed);
+    /* linear for a packed panel, widened in registers, of up to packed_rows rows; 0: it is widened before. k is the
+     * matrix' own, a multiple of 16. */
+    void (*packed)(const void *packed, size_t rows, const iv_packed_view *panel, size_t k, int leaves, float *out);
+    size_t packed_rows;
 } iv_tile_kernel;
 
 /* The tile kernel for activations of a type and panels of a format; NULL where the arithmetic is not defined. */
 typedef struct iv_tile_table {
     const iv_tile_kernel *of[IV_ARITHMETICS][IV_GEMM_TYPES][IV_WEIGHT_FORMAT_COUNT]; /* [..][activations][weights] */
+    const iv_tile_kernel *few_packed; /* for packed panels and few rows in fma32, bfloat16 both; NULL: that of `of` */
 } iv_tile_table;
 
 static inline const iv_tile_kernel *iv_tile_for(const iv_tile_table *t, iv_arithmetic arithmetic, iv_dtype activations,
@@ -90,9 +113,9 @@ typedef struct iv_kernels {
 
     iv_tile_table tiles;
 
-    /* A group of a packed panel (packed_panel.h) as a plain panel of `type`: k x 32 weights, k a multiple of 16.
-     * scales: the group's head. No weight may be a NaN. */
-    void (*widen)(const iv_code_form *form, iv_dtype type, const void *scales, const void *codes, size_t k, void *out);
+    /* A group of a packed panel as a plain panel of `type`: k x 32 weights, k a multiple of 16. No weight may be a NaN.
+     */
+    void (*widen)(const iv_code_form *form, iv_dtype type, const iv_packed_group *group, size_t k, void *out);
 
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);

@@ -26,6 +26,7 @@ typedef struct job {
     size_t group; /* panels a task */
     size_t block; /* tiles that use a panel before the next panel */
     int leaves;
+    bool in_registers; /* packed panels are widened there */
 } job;
 
 static size_t tile_first(const job *j, size_t tile) { return tile * j->tile_rows + iv_size_min(tile, j->tall); }
@@ -76,6 +77,15 @@ static iv_tile_prefetch prefetch_of(const iv_tile_kernel *kernel, const iv_matri
     return (iv_tile_prefetch){(uintptr_t)iv_matrix_panel(w, panel) + offset, step};
 }
 
+/* One tile of few rows, widened in registers. */
+static void packed_tile(const job *j, size_t panel) {
+    const iv_matrix *w = j->a->weight;
+    iv_packed_view v = iv_packed_panel_view(w, panel);
+    _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
+    j->kernel->packed(j->c->scratch, j->a->rows, &v, w->k, j->leaves, out);
+    store_tile(j, out, 0, j->a->rows, panel);
+}
+
 static void panel_group(void *context, size_t task, size_t worker) {
     const job *j = context;
     const iv_matrix *w = j->a->weight;
@@ -85,6 +95,10 @@ static void panel_group(void *context, size_t task, size_t worker) {
     for (size_t block = 0; block < j->tiles; block += j->block) {
         size_t tiles = iv_size_min(j->block, j->tiles - block);
         for (size_t p = begin; p < end; p++) {
+            if (j->in_registers) {
+                packed_tile(j, p);
+                continue;
+            }
             const void *panel = is_packed ? widened : (const void *)iv_matrix_panel(w, p);
             if (is_packed) iv_packed_panel_widen(j->c->kernels, w, p, widened);
             for (size_t i = 0; i < tiles; i++) {
@@ -106,10 +120,14 @@ static job job_of(const iv_compute *c, const iv_linear_args *a, int leaves) {
              .a = a,
              .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, iv_weight_plain(w->type)),
              .leaves = leaves};
+    const iv_tile_kernel *few = c->kernels->tiles.few_packed;
+    bool is_packed = !iv_weight_is_plain(w->format), halves = a->type == IV_BF16 && w->type == IV_BF16;
+    if (is_packed && few && halves && c->arithmetic == IV_FMA32 && a->rows <= few->packed_rows) j.kernel = few;
     IV_ASSERT(j.kernel && (iv_weight_is_plain(w->format) || c->widened_bytes >= iv_widened_panel_bytes(w)));
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
+    j.in_registers = is_packed && a->rows <= j.kernel->packed_rows && w->k == w->k_padded;
     j.block = iv_size_max(1, BLOCK_BYTES / j.tile_bytes);
     size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
     size_t even = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);

@@ -156,14 +156,13 @@ static void count_bytes(loading *job, size_t n) {
 /* Rows of a tensor of which slices are packed, read a second time as codes. */
 static iv_status load_codes(const loading *job, const iv_stored *t, const iv_tensor_info *from, size_t first,
                             size_t rows, iv_error *err) {
-    size_t groups = iv_stored_code_groups(t);
-    iv_packed_codes_out o = {.codes = malloc(rows * t->columns), .scales = malloc(rows * groups * sizeof *o.scales)};
-    o.seconds = malloc(rows * groups * sizeof *o.seconds);
-    iv_status status = o.codes && o.scales && o.seconds
-                           ? iv_checkpoint_codes(job->c, from, first, rows, &o, err)
+    const iv_code_form *form = iv_stored_form(t);
+    iv_row_codes o;
+    iv_status status = iv_row_codes_alloc(form, rows, t->columns, &o)
+                           ? iv_checkpoint_codes(job->c, from, form, first, rows, &o, err)
                            : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
     if (status == IV_OK) status = iv_stored_write_codes(t, first, rows, &o, err);
-    free(o.codes), free(o.scales), free(o.seconds);
+    iv_row_codes_free(&o);
     return status;
 }
 
@@ -182,7 +181,7 @@ static iv_status load_tensor(loading *job, iv_stored *t, const iv_tensor_info *f
         if (status != IV_OK) break;
         iv_digest_add(d, chunk, n);
         if (iv_stored_is_held(t)) status = iv_stored_write_rows(t, at / row, n / row, t->info.dtype, chunk, err);
-        if (status == IV_OK && iv_stored_code_groups(t)) status = load_codes(job, t, from, at / row, n / row, err);
+        if (status == IV_OK && iv_stored_form(t)) status = load_codes(job, t, from, at / row, n / row, err);
         if (status != IV_OK) iv_error_prefix(err, "%s", iv_checkpoint_path(job->c, from));
         count_bytes(job, n);
     }

@@ -398,42 +398,44 @@ iv_status iv_stored_write_rows(const iv_stored *s, size_t first, size_t rows, iv
     return IV_OK;
 }
 
-size_t iv_stored_code_groups(const iv_stored *s) {
+const iv_code_form *iv_stored_form(const iv_stored *s) {
     for (size_t i = 0; iv_stored_is_held(s) && i < s->count; i++)
-        if (s->pieces[i].tensor->packed) return (s->columns - 1) / s->pieces[i].tensor->codes.group + 1;
-    return 0;
+        if (s->pieces[i].tensor->packed) return &s->pieces[i].tensor->codes;
+    return NULL;
 }
 
-static iv_status write_codes(const iv_stored_piece *p, const window *w, size_t groups, const iv_packed_codes_out *in,
-                             iv_error *err) {
+static void move_numbers(const iv_stored_piece *p, const window *w, size_t n, float *stored, float *own) {
+    move_rows(p, w, n * sizeof *stored, false, (char *)stored, (char *)own);
+}
+
+static iv_status write_codes(const iv_stored_piece *p, const window *w, const iv_row_codes *in, iv_error *err) {
+    const iv_code_form *f = &p->tensor->codes;
     size_t n = w->to - w->from, columns = w->s->columns, skip = p->at.begin + w->from - w->first;
+    size_t groups = iv_code_groups(f, columns), outers = iv_code_outers(f, columns);
     if (is_straight(p)) {
-        const iv_packed_codes_out part = {in->codes + skip * columns, in->scales + skip * groups,
-                                          in->seconds + skip * groups};
+        const iv_row_codes part = {in->codes + skip * columns, in->scales + skip * groups, in->seconds + skip * groups,
+                                   in->outer_scales + skip * outers, in->outer_seconds + skip * outers};
         iv_tensor_write_codes(p->tensor, w->from, n, &part);
         return IV_OK;
     }
-    size_t numbers = n * groups * sizeof *in->scales;
-    iv_packed_codes_out own = {malloc(n * columns), malloc(numbers), malloc(numbers)};
-    bool memory = own.codes && own.scales && own.seconds;
+    iv_row_codes own;
+    bool memory = iv_row_codes_alloc(f, n, columns, &own);
     if (memory) {
         move_rows(p, w, columns, false, (char *)in->codes, (char *)own.codes);
-        move_rows(p, w, groups * sizeof *in->scales, false, (char *)in->scales, (char *)own.scales);
-        move_rows(p, w, groups * sizeof *in->seconds, false, (char *)in->seconds, (char *)own.seconds);
+        move_numbers(p, w, groups, in->scales, own.scales), move_numbers(p, w, groups, in->seconds, own.seconds);
+        move_numbers(p, w, outers, in->outer_scales, own.outer_scales);
+        move_numbers(p, w, outers, in->outer_seconds, own.outer_seconds);
         iv_tensor_write_codes(p->tensor, w->from, n, &own);
     }
-    free(own.codes), free(own.scales), free(own.seconds);
+    iv_row_codes_free(&own);
     return memory ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
 }
 
-iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_packed_codes_out *in,
-                                iv_error *err) {
+iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_row_codes *in, iv_error *err) {
     IV_ASSERT(first <= s->rows && rows <= s->rows - first && first % s->group == 0 && rows % s->group == 0);
     window w = {.s = s, .first = first, .rows = rows, .width = 1};
-    size_t groups = iv_stored_code_groups(s);
     for (size_t i = 0; i < s->count; i++)
-        if (s->pieces[i].tensor->packed && cut(&s->pieces[i], &w))
-            IV_TRY(write_codes(&s->pieces[i], &w, groups, in, err));
+        if (s->pieces[i].tensor->packed && cut(&s->pieces[i], &w)) IV_TRY(write_codes(&s->pieces[i], &w, in, err));
     return IV_OK;
 }
 

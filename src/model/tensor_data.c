@@ -183,17 +183,16 @@ iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv
     return IV_OK;
 }
 
-void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_packed_codes_out *in) {
-    size_t groups = (t->columns - 1) / t->codes.group + 1;
+void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_row_codes *in) {
+    size_t groups = iv_code_groups(&t->codes, t->columns), outers = iv_code_outers(&t->codes, t->columns);
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), skip = begin - first;
         if (begin >= end || !s->matrix || iv_weight_is_plain(s->matrix->format)) continue;
-        const iv_packed_rows_in part = {.codes = in->codes + skip * t->columns + s->column,
-                                        .stride = t->columns,
-                                        .scales = in->scales + skip * groups,
-                                        .seconds = in->seconds + skip * groups,
-                                        .groups = groups,
-                                        .group = t->codes.group,
+        const iv_packed_rows_in part = {.rows = {in->codes + skip * t->columns, in->scales + skip * groups,
+                                                 in->seconds + skip * groups, in->outer_scales + skip * outers,
+                                                 in->outer_seconds + skip * outers},
+                                        .form = &t->codes,
+                                        .columns = t->columns,
                                         .column = s->column};
         iv_packed_panel_put(s->matrix, &part, s->first + (begin - s->begin), end - begin);
     }

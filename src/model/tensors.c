@@ -113,16 +113,23 @@ static size_t cut_rows(const cut *c, size_t tensors) {
     return n;
 }
 
-/* A cut inside a group keeps copies of the scale: its groups are as long as divides the cut's begin. A cut whose groups
- * would be no multiple of 16 stays plain. */
-static bool pack_cut(cut *c, const iv_code_form *form, size_t columns) {
-    size_t group = form->group;
-    if (group >= columns) return iv_packed_panel_shape(c->matrix, form, c->k);
-    for (size_t rest = c->column; rest;) {
-        size_t next = group % rest;
-        group = rest, rest = next;
+/* A cut inside a group keeps copies of the scale: its groups are as long as divides the cut's begin, its outer ones
+ * too. A cut whose groups would be no multiple of 16 stays plain. */
+static size_t cut_group(size_t group, size_t column, size_t columns, size_t k) {
+    if (group >= columns) return k;
+    while (column) {
+        size_t rest = group % column;
+        group = column, column = rest;
     }
-    return group % 16 != 0 || iv_packed_panel_shape(c->matrix, form, group);
+    return group;
+}
+
+static bool pack_cut(cut *c, const iv_code_form *form, size_t columns) {
+    iv_code_form own = *form;
+    own.group = cut_group(form->group, c->column, columns, c->k);
+    own.outer = cut_group(form->outer, c->column, columns, c->k);
+    if (own.group < c->k && own.group % 16 != 0) return true;
+    return iv_packed_panel_shape(c->matrix, &own);
 }
 
 /* form: of the tensors' rows, which are `columns` wide; NULL: the matrix is plain. */
@@ -173,9 +180,7 @@ static bool common_form(const builder *b, iv_tensor *const *t, size_t count, iv_
     for (size_t i = 0; i < count; i++) {
         if (!b->c || !t[i]->has_codes || t[i]->info.dtype != type) return false;
         iv_code_form f = t[i]->codes;
-        if (i > 0 && (f.format != out->format || f.second != out->second || f.scale_type != out->scale_type ||
-                      f.group != out->group))
-            return false;
+        if (i > 0 && !iv_code_forms_equal(&f, out)) return false;
         *out = f;
     }
     return true;

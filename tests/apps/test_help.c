@@ -4,10 +4,10 @@
 
 /* ---- help ---------------------------------------------------------------------------------------------- */
 
-static const char *const commands[] = {"generate",  "chat",     "serve",         "batch",          "bench",
-                                       "eval",      "replay",   "inspect",       "tokenize",       "render",
-                                       "logits",    "verify",   "completion",    "help",           "export",
-                                       "train-sft", "train-rl", "train-inspect", "train-gradients"};
+static const char *const commands[] = {
+    "generate", "chat",      "serve",    "batch",         "bench",           "eval",       "replay",
+    "inspect",  "tokenize",  "render",   "logits",        "verify",          "completion", "help",
+    "export",   "train-sft", "train-rl", "train-inspect", "train-gradients", "quantize"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {

@@ -59,24 +59,26 @@ static void expected(const char *name, iv_tensor_info *t, uint16_t **values) {
 /* Codes and scales of rows [first, first + rows) have the same values. */
 static void check_codes(const char *name, const iv_checkpoint *c, size_t first, size_t rows, const uint16_t *values) {
     const iv_tensor_info *t = iv_checkpoint_at(c, 0);
-    size_t columns = (size_t)t->shape[t->ndim - 1], groups;
+    size_t columns = (size_t)t->shape[t->ndim - 1];
     iv_code_form f;
     iv_error err;
     bool ordered = strncmp(name, "gptq", 4) != 0; /* those have g_idx: they are only expanded */
     if (iv_checkpoint_form(c, 0, &f) != ordered) fail_msg("%s: %s packed form", name, ordered ? "has no" : "has a");
     if (!ordered) return;
-    groups = (columns - 1) / f.group + 1;
-    iv_packed_codes_out o = {malloc(rows * columns), malloc(rows * groups * 4), malloc(rows * groups * 4)};
-    ASSERT_OK(iv_checkpoint_codes(c, t, first, rows, &o, &err), &err);
+    size_t groups = iv_code_groups(&f, columns), outers = iv_code_outers(&f, columns);
+    iv_row_codes o;
+    assert_true(iv_row_codes_alloc(&f, rows, columns, &o));
+    ASSERT_OK(iv_checkpoint_codes(c, t, &f, first, rows, &o, &err), &err);
     for (size_t i = 0; i < rows * columns; i++) {
-        size_t g = i / columns * groups + i % columns / f.group;
-        float x = iv_code_value(&f, o.codes[i], o.scales[g], f.second ? o.seconds[g] : 0);
+        size_t g = i / columns * groups + i % columns / f.group, w = i / columns * outers + i % columns / f.outer;
+        float scale = iv_code_scale(&f, o.outer_scales[w], o.scales[g]);
+        float x = iv_code_value(&f, o.codes[i], scale, iv_code_second_of(&f, o.outer_seconds[w], o.seconds[g]));
         uint16_t got = t->dtype == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
         if (got != values[first * columns + i])
             fail_msg("%s: row %zu: element %zu: wanted %04x, found %04x", name, first, i, values[first * columns + i],
                      got);
     }
-    free(o.codes), free(o.scales), free(o.seconds);
+    iv_row_codes_free(&o);
 }
 
 static void weights_are_the_oracles(void **state) {

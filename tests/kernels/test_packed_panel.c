@@ -9,9 +9,8 @@
 typedef struct sample {
     iv_code_form form;
     iv_matrix m, plain;
-    size_t columns, column, groups;
-    uint8_t *codes;
-    float *scales, *seconds;
+    size_t columns, column, groups, outers;
+    iv_row_codes rows;
 } sample;
 
 static float random_scale(rng *r, iv_dtype type) {
@@ -29,33 +28,51 @@ static iv_code_form random_form(rng *r, size_t columns) {
                       .second = (iv_code_second)rng_below(r, 3),
                       .scale_type = (iv_dtype[]){IV_BF16, IV_F16, IV_F32}[rng_below(r, 3)]};
     f.group = rng_below(r, 3) ? (size_t)16 << rng_below(r, 4) : columns;
+    f.outer = f.group;
+    if (rng_below(r, 3) || f.second == IV_SECOND_ZERO) return f;
+    f.inner = (iv_code_inner)(1 + rng_below(r, f.second ? 1 : 4)); /* seconds are unsigned bytes */
+    f.outer = rng_below(r, 3) && f.group < columns ? f.group << rng_below(r, 4) : columns;
     return f;
 }
+
+/* Readers refuse them. */
+static bool is_nan_code(bool e4m3, unsigned code) { return e4m3 && (code & 127) == 127; }
+
+static float inner_number(rng *r, iv_code_inner inner) {
+    unsigned byte = (unsigned)rng_below(r, 256);
+    if (is_nan_code(inner >= IV_INNER_E4M3, byte)) byte = 0;
+    return inner == IV_INNER_INT8 ? (float)(int8_t)byte : (float)byte;
+}
+
+static size_t common_divisor(size_t a, size_t b) { return b ? common_divisor(b, a % b) : a; }
 
 static sample random_sample(rng *r, size_t n, size_t k, iv_dtype type) {
     sample s = {.column = 16 * rng_below(r, 5)};
     s.columns = s.column + k + rng_below(r, 40);
     s.form = random_form(r, s.columns);
-    s.groups = (s.columns - 1) / s.form.group + 1;
-    s.codes = malloc(n * s.columns), s.scales = malloc(n * s.groups * 4), s.seconds = malloc(n * s.groups * 4);
+    s.groups = iv_code_groups(&s.form, s.columns), s.outers = iv_code_outers(&s.form, s.columns);
+    assert_true(iv_row_codes_alloc(&s.form, n, s.columns, &s.rows));
     for (size_t i = 0; i < n * s.columns; i++) {
-        uint8_t code = (uint8_t)rng_next(r);
-        if (iv_code_bits(s.form.kind) == 4) code &= 15;
-        if (s.form.kind == IV_CODES_E4M3 && (code & 127) == 127) code = 0; /* a NaN, which readers refuse */
-        s.codes[i] = code;
+        uint8_t code = (uint8_t)(rng_next(r) & ((1u << iv_code_bits(s.form.kind)) - 1));
+        s.rows.codes[i] = is_nan_code(s.form.kind == IV_CODES_E4M3, code) ? 0 : code;
     }
     for (size_t i = 0; i < n * s.groups; i++) {
-        s.scales[i] = random_scale(r, s.form.scale_type);
-        s.seconds[i] =
-            s.form.second == IV_SECOND_ZERO ? (float)rng_below(r, 256) - 128 : random_scale(r, s.form.scale_type);
+        s.rows.scales[i] = s.form.inner ? inner_number(r, s.form.inner) : random_scale(r, s.form.scale_type);
+        s.rows.seconds[i] = s.form.second == IV_SECOND_ZERO ? (float)rng_below(r, 256) - 128
+                            : s.form.inner                  ? inner_number(r, s.form.inner)
+                                                            : random_scale(r, s.form.scale_type);
+    }
+    for (size_t i = 0; i < n * s.outers; i++) {
+        s.rows.outer_scales[i] = random_scale(r, s.form.scale_type);
+        if (s.form.inner == IV_INNER_E4M3_DIVIDED && fabsf(s.rows.outer_scales[i]) < 0x1p-100f)
+            s.rows.outer_scales[i] = 3;
+        s.rows.outer_seconds[i] = random_scale(r, s.form.scale_type);
     }
     assert_true(iv_matrix_shape(&s.m, type, n, k) && iv_matrix_shape(&s.plain, type, n, k));
-    size_t group = s.form.group; /* of the cut: as tensors.c finds it */
-    if (group >= s.columns)
-        group = k;
-    else
-        while (s.column % group) group /= 2;
-    assert_true(iv_packed_panel_shape(&s.m, &s.form, group));
+    iv_code_form own = s.form; /* of the cut: as tensors.c finds it */
+    own.group = own.group >= s.columns ? k : common_divisor(own.group, s.column);
+    own.outer = own.outer >= s.columns ? k : common_divisor(own.outer, s.column);
+    assert_true(iv_packed_panel_shape(&s.m, &own));
     s.m.data = aligned_alloc(64, iv_matrix_bytes(&s.m)), s.plain.data = aligned_alloc(64, iv_matrix_bytes(&s.plain));
     memset(s.m.data, 0, iv_matrix_bytes(&s.m)), memset(s.plain.data, 0, iv_matrix_bytes(&s.plain));
     return s;
@@ -64,26 +81,25 @@ static sample random_sample(rng *r, size_t n, size_t k, iv_dtype type) {
 /* In two parts, as tensors are read in pieces; the plain matrix from values one by one. */
 static void fill(rng *r, sample *s) {
     size_t n = s->m.n, cut = rng_below(r, n + 1);
-    const iv_packed_rows_in in = {s->codes + s->column, s->columns, s->scales, s->seconds, s->groups,
-                                  s->form.group,        s->column};
-    iv_packed_rows_in rest = in;
-    rest.codes += cut * s->columns, rest.scales += cut * s->groups, rest.seconds += cut * s->groups;
+    iv_packed_rows_in in = {.rows = s->rows, .form = &s->form, .columns = s->columns, .column = s->column};
     iv_packed_panel_put(&s->m, &in, 0, cut);
-    iv_packed_panel_put(&s->m, &rest, cut, n - cut);
+    in.rows.codes += cut * s->columns, in.rows.scales += cut * s->groups, in.rows.seconds += cut * s->groups;
+    in.rows.outer_scales += cut * s->outers, in.rows.outer_seconds += cut * s->outers;
+    iv_packed_panel_put(&s->m, &in, cut, n - cut);
     float *row = malloc(s->m.k * sizeof *row);
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < s->m.k; k++) {
-            size_t at = s->column + k, g = i * s->groups + at / s->form.group;
-            row[k] = iv_code_value(&s->form, s->codes[i * s->columns + at], s->scales[g], s->seconds[g]);
+            size_t at = s->column + k, g = i * s->groups + at / s->form.group, w = i * s->outers + at / s->form.outer;
+            row[k] = iv_code_value(&s->form, s->rows.codes[i * s->columns + at],
+                                   iv_code_scale(&s->form, s->rows.outer_scales[w], s->rows.scales[g]),
+                                   iv_code_second_of(&s->form, s->rows.outer_seconds[w], s->rows.seconds[g]));
         }
         iv_matrix_pack(&s->plain, IV_F32, row, s->m.k, i, 1);
     }
     free(row);
 }
 
-static void free_sample(sample *s) {
-    free(s->codes), free(s->scales), free(s->seconds), free(s->m.data), free(s->plain.data);
-}
+static void free_sample(sample *s) { iv_row_codes_free(&s->rows), free(s->m.data), free(s->plain.data); }
 
 static void compare_widening(const sample *s, const iv_kernels *kernels) {
     size_t bytes = s->plain.panel_bytes, width = iv_dtype_bytes(s->m.type);
@@ -130,14 +146,16 @@ static void panels_are_the_expansion(void **state) {
 
 static void products(rng *r, iv_pool *pool, iv_isa isa) {
     iv_dtype type = rng_below(r, 3) ? IV_BF16 : IV_F16;
-    size_t rows = 1 + rng_below(r, 30), scratch;
+    size_t rows = 1 + rng_below(r, rng_below(r, 2) ? 5 : 30), scratch;
     sample s = random_sample(r, 1 + rng_below(r, 100), 16 + rng_below(r, 1200), type);
     fill(r, &s);
     uint16_t *x = random_values(r, NORMAL, type, rows * s.m.k);
     float *got = malloc(rows * s.m.n * sizeof *got), *want = malloc(rows * s.m.n * sizeof *want);
     assert_true(iv_linear_scratch(rows, s.m.k, &scratch));
     scratch = (scratch + 63) / 64 * 64;
-    iv_compute c = {.kernels = iv_kernels_select(isa), .pool = pool, .scratch_bytes = scratch};
+    iv_kernels kernels = *iv_kernels_select(isa);
+    if (rng_below(r, 2)) kernels.tiles.few_packed = NULL;
+    iv_compute c = {.kernels = &kernels, .pool = pool, .scratch_bytes = scratch};
     c.arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32;
     c.scratch = aligned_alloc(64, scratch), c.widened_bytes = iv_widened_panel_bytes(&s.m);
     c.widened = aligned_alloc(64, c.widened_bytes * iv_pool_threads(pool));

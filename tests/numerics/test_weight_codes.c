@@ -8,22 +8,30 @@ static void check_form(rng *r, iv_weight_format format) {
     enum { BLOCKS = 4, MOST = 256 * BLOCKS };
     const iv_weight_facts *facts = iv_weight_facts_of(format);
     iv_code_form form = iv_gguf_form(format);
-    uint8_t blocks[BLOCKS * 256], codes[MOST];
-    float want[MOST], scales[MOST / 16], seconds[MOST / 16];
+    uint8_t blocks[BLOCKS * 256];
+    float want[MOST];
+    iv_row_codes o;
     size_t n = BLOCKS * facts->block;
     assert_true(form.format == format && form.group % 16 == 0 && facts->block % form.group == 0);
     for (size_t i = 0; i < BLOCKS * facts->block_bytes; i++) blocks[i] = (uint8_t)rng_next(r);
     iv_dequantize_gguf(format, blocks, n, want);
-    iv_gguf_codes(format, blocks, n, codes, scales, seconds);
+    assert_true(iv_row_codes_alloc(&form, 1, n, &o));
+    iv_gguf_codes(format, blocks, n, o);
     for (size_t i = 0; i < n; i++) {
-        float scale = scales[i / form.group], second = form.second ? seconds[i / form.group] : 0;
-        float got = iv_code_value(&form, codes[i], scale, second);
-        if (iv_code_bits(form.kind) == 4) assert_true(codes[i] < 16);
+        float outer = o.outer_scales[i / form.outer], inner = o.scales[i / form.group];
+        float scale = iv_code_scale(&form, outer, inner), second = 0;
+        if (form.second) second = iv_code_second_of(&form, o.outer_seconds[i / form.outer], o.seconds[i / form.group]);
+        float got = iv_code_value(&form, o.codes[i], scale, second);
+        assert_true(o.codes[i] >> iv_code_bits(form.kind) == 0);
+        if (form.inner)
+            assert_true(form.inner == IV_INNER_INT8 ? inner >= -128 && inner < 128 : inner >= 0 && inner < 256);
+        if (form.inner) scale = outer;
         if (want[i] == want[i] ? iv_bits(got) != iv_bits(want[i]) : got == got)
             fail_msg("%s: element %zu: wanted %a, found %a", facts->name, i, (double)want[i], (double)got);
         if (scale == scale && form.scale_type == IV_F16) assert_true(iv_f16_to_f32(iv_f16_from_f32(scale)) == scale);
         if (scale == scale && form.scale_type == IV_BF16) assert_true(iv_bf16_to_f32(iv_bf16_from_f32(scale)) == scale);
     }
+    iv_row_codes_free(&o);
 }
 
 static void gguf_codes_have_the_values(void **state) {

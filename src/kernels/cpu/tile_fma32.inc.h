@@ -10,6 +10,7 @@
  *   TILE_PREFETCH    prefetch_bytes of the kernel
  *   TILE_WEIGHT   element type of the panel
  *   TILE_BYTES    bytes of one weight
+ *   TILE_TYPE     their type, and TILE_ROUND(x), floats rounded to it
  *   TILE_EVEN(panel, k, column), TILE_ODD   weights of k, of k + 1, for V_LANES columns, as floats; k is even
  * Other tiles keep two vectors of columns: on a narrow machine they walk the panel's 32 columns in groups. The groups
  * take turns every BLOCK of k, so that the panel comes from the nearest cache for all but the first. */
@@ -108,12 +109,31 @@ static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k,
                TILE(chain_body)(a, rows, panel, 0, k, (uintptr_t)panel + TILE_PREFETCH, TILE(PAIR_BYTES), false, acc));
 }
 
-const iv_tile_kernel TILE_NAME = {TILE_TEXT,        TILE_ROWS,    4,           TILE_PREFETCH,
-                                  iv_tile_pack_f32, TILE(linear), TILE(chain), iv_tile_pack_columns_f32};
+typedef struct TILE(pair) {
+    vf even, odd;
+} TILE(pair);
+
+IV_INLINE TILE(pair) TILE(join)(vf even, vf odd) { return (TILE(pair)){TILE_ROUND(even), TILE_ROUND(odd)}; }
+
+IV_INLINE vf TILE(add)(vf acc, const void *a, const int rows, int r, size_t k, TILE(pair) p) {
+    const float *x = (const float *)a + k * (size_t)rows + r;
+    acc = v_fma_scalar(V_TAKE(x + rows), p.odd, acc);
+    return v_fma_scalar(V_TAKE(x), p.even, acc);
+}
+
+#define TILE_K_BYTES sizeof(float)
+#include "kernels/cpu/tile_packed.inc.h"
+#undef TILE_K_BYTES
+
+const iv_tile_kernel TILE_NAME = {TILE_TEXT,        TILE_ROWS,        4,           TILE_PREFETCH,
+                                  iv_tile_pack_f32, TILE(linear),     TILE(chain), iv_tile_pack_columns_f32,
+                                  TILE(packed),     TILE(PACKED_ROWS)};
 
 #undef TILE
 #undef TILE_WEIGHT
 #undef TILE_BYTES
+#undef TILE_TYPE
+#undef TILE_ROUND
 #undef TILE_EVEN
 #undef TILE_ODD
 #undef TILE_NAME

@@ -109,17 +109,17 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     }
 }
 
-#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                            \
-    static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves,  \
-                            iv_tile_prefetch prefetch, float *out) {                          \
-        (void)prefetch;                                                                       \
-        linear(leaf, add, type, a, rows, p, k, (size_t)leaves, out);                          \
-    }                                                                                         \
-    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) { \
-        chain(leaf, type, a, rows, p, k, acc);                                                \
-    }                                                                                         \
-    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, 0,      \
-                                                  pack, linear_##id,      chain_##id, NULL}
+#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                                       \
+    static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves,             \
+                            iv_tile_prefetch prefetch, float *out) {                                     \
+        (void)prefetch;                                                                                  \
+        linear(leaf, add, type, a, rows, p, k, (size_t)leaves, out);                                     \
+    }                                                                                                    \
+    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {            \
+        chain(leaf, type, a, rows, p, k, acc);                                                           \
+    }                                                                                                    \
+    const iv_tile_kernel iv_tile_##id##_scalar = {text,        IV_TILE_ROWS_MAX, pack_bytes, 0,    pack, \
+                                                  linear_##id, chain_##id,       NULL,       NULL, 0}
 
 SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_leaf, iv_add_ftz);
 SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_leaf, iv_add_ftz);

@@ -99,7 +99,8 @@ static void TILE(linear)(const void *packed, size_t rows, const void *panel, siz
     TILE_TREE(sum, leaves, n, out);
 }
 
-const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 8, 0, iv_tile_pack_tc16, TILE(linear), TILE(chain), NULL};
+const iv_tile_kernel TILE_NAME = {TILE_TEXT,    TILE_ROWS,   8,    0,    iv_tile_pack_tc16,
+                                  TILE(linear), TILE(chain), NULL, NULL, 0};
 
 #undef TILE
 #undef TILE_NAME

@@ -1,9 +1,12 @@
 /* tile_avx2.c: fma32 tiles for AVX2 and FMA: five rows by sixteen columns, one or two by thirty-two.
  *
  * Six rows would fill the sixteen registers and are slower. */
-#include "kernels/cpu/x86/vec_avx2.h"
+#include "kernels/cpu/x86/codes_avx2.h"
 #include "kernels/cpu/x86/x86.h"
-#include "kernels/cpu/tile_common.h"
+#include "kernels/cpu/codes.inc.h"
+#include "kernels/packed_panel.h"
+
+#include <string.h>
 
 #define TILE_ISA avx2
 #define TILE_ROWS 5

@@ -1,7 +1,10 @@
 /* tile_avx512.c: fma32 tiles for AVX-512F: twelve rows by thirty-two columns. */
-#include "kernels/cpu/x86/vec_avx512.h"
+#include "kernels/cpu/x86/codes_avx512.h"
 #include "kernels/cpu/x86/x86.h"
-#include "kernels/cpu/tile_common.h"
+#include "kernels/cpu/codes.inc.h"
+#include "kernels/packed_panel.h"
+
+#include <string.h>
 
 #define TILE_ISA avx512
 #define TILE_ROWS 12

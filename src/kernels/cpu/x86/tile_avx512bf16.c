@@ -1,9 +1,10 @@
 /* tile_avx512bf16.c: fma32 tiles where the machine has vdpbf16ps: one instruction a pair of k.
  *
  * vdpbf16ps flushes subnormals regardless of MXCSR; the tree's adds need the flush set. */
-#include "kernels/cpu/x86/vec_avx512.h"
+#include "kernels/cpu/x86/codes_avx512.h"
 #include "kernels/cpu/x86/x86.h"
-#include "kernels/cpu/tile_common.h"
+#include "kernels/cpu/codes.inc.h"
+#include "kernels/packed_panel.h"
 
 #include <string.h>
 
@@ -123,5 +124,38 @@ static void chain(const void *a, size_t rows, const void *panel, size_t k, float
     chain_body(a, rows, panel, 0, k, (uintptr_t)panel + PREFETCH, PAIR_BYTES, false, acc);
 }
 
-const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16 = {
-    "linear_bf16_fma32_avx512bf16", ROWS, 2, PREFETCH, pack, linear, chain, pack_columns};
+/* ---- packed panels -------------------------------------------------------------------------------------- */
+
+typedef vi packed_pair;
+
+/* Rounds, and brings the weights of k and k + 1 next to one another. */
+IV_INLINE vi packed_join(vf even, vf odd) {
+    const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
+                                      20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(odd, even));
+}
+
+IV_INLINE vf packed_add(vf acc, const void *a, const int rows, int r, size_t k, vi p) {
+    return dot(acc, ((const uint32_t *)a)[k / 2 * (size_t)rows + (size_t)r], p);
+}
+
+IV_INLINE void packed_chain_body(const void *a, size_t rows, const void *panel, size_t from, size_t to, uintptr_t ahead,
+                                 size_t ahead_step, bool begins, float *sum) {
+    chain_body(a, rows, panel, from, to, ahead, ahead_step, begins, sum);
+}
+
+#define TILE(x) packed_##x
+#define TILE_TYPE IV_BF16
+#define TILE_K_BYTES sizeof(uint16_t)
+#include "kernels/cpu/tile_packed.inc.h"
+
+const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16 = {"linear_bf16_fma32_avx512bf16",
+                                                      ROWS,
+                                                      2,
+                                                      PREFETCH,
+                                                      pack,
+                                                      linear,
+                                                      chain,
+                                                      pack_columns,
+                                                      packed_packed,
+                                                      packed_PACKED_ROWS};
