@@ -82,7 +82,7 @@ static void page_tables_of_groups(void **state) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_digest(&m, &ways[i], want);
 }
 
-/* What one GPU does and several do not: norms over all heads, LayerNorm; and the activation xIELU. */
+/* What one GPU does and several do not: norms over all heads, LayerNorm; and others: xIELU, chunks, scaled inputs. */
 static void families_of_one_gpu(void **state) {
     (void)state;
     static const model_case models[] = {
@@ -90,6 +90,8 @@ static void families_of_one_gpu(void **state) {
         {"olmo3", "tests/data/families/olmo3_a", false, false, {1, 5, 20}},
         {"minimax_m2", "tests/data/families/minimax_m2_a", false, true, {1, 5, 11}},
         {"cohere2", "tests/data/families/cohere2_a", false, false, {1, 5, 20}},
+        {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 40}},
+        {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 20}},
         {"apertus", "tests/data/families/apertus_a", false, false, {1, 5, 20}},
     };
     static const way cpu = {"cpu", false, false, 1, 64, 0},

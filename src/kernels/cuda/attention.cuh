@@ -101,6 +101,7 @@ IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, 
 /* ---- visibility ----------------------------------------------------------------------------------------------- */
 
 IV_DEVICE int iv_attention_low(int position, int64_t window) {
+    if (window < 0) return position / (int)-window * (int)-window;
     return window > 0 && position >= window ? (int)(position - window + 1) : 0;
 }
 

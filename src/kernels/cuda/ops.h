@@ -174,7 +174,7 @@ typedef struct iv_gpu_attention_shape {
     iv_dtype type;
     size_t heads, kv_heads, head_dim;
     size_t group, group_first; /* see iv_attention_args */
-    int64_t window;            /* 0: none */
+    int64_t window;            /* as iv_first_visible takes it */
     bool capped;               /* scores are, see score_inner: the generic kernels compute it */
 } iv_gpu_attention_shape;
 
@@ -305,6 +305,11 @@ int iv_gpu_route(const iv_gpu_route_args *a, iv_gpu_stream stream);
  * addresses. `rows` tokens of the step. */
 int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, size_t row_bytes, void *out,
                      iv_gpu_stream stream);
+
+/* The same of rows of n elements, times the routing weights: out[entry][stride] = R(x[slot / k] * weights[slot]), zero
+ * from n to stride. ones[slot] = 1 for these entries: the weights of what the experts give. */
+int iv_gpu_pack_scaled(const iv_gpu_groups *groups, size_t rows, iv_dtype type, const void *x, size_t n, size_t stride,
+                       void *out, float *ones, iv_gpu_stream stream);
 
 /* x[row] = canon(x[row] + combine(terms[row])): the tree over expert ids. terms[r][rows][k][hidden]: rank r has the
  * experts [first[r], first[r + 1]); terms of other experts are not read. `ranks` pointers on the host to device

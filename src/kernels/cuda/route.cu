@@ -7,6 +7,7 @@
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/sum_exp.cuh"
 #include "numerics/rows.h"
 
@@ -375,6 +376,37 @@ int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, si
     return iv_launch(pack_rows, dim3((unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)), PACK_WARPS * 32, stream,
                      groups->offsets + groups->first, groups->count, groups->slots, (uint32_t)k, (const uint4 *)x,
                      (uint32_t)(row_bytes / 16), (uint4 *)out);
+}
+
+/* One warp per entry. */
+template <iv_dtype T>
+static __global__ void __launch_bounds__(PACK_WARPS * 32)
+    pack_scaled(const int32_t *ends, size_t count, const int32_t *slots, const float *weights, uint32_t k,
+                const void *x, size_t n, size_t stride, void *out, float *ones) {
+    uint32_t lane = threadIdx.x % 32, step = gridDim.x * PACK_WARPS;
+    iv_let_next();
+    iv_wait();
+    uint32_t end = (uint32_t)ends[count];
+    for (uint32_t i = (uint32_t)ends[0] + blockIdx.x * PACK_WARPS + threadIdx.x / 32; i < end; i += step) {
+        uint32_t slot = (uint32_t)slots[i];
+        float w = weights[slot];
+        for (size_t e = lane; e < stride; e += 32)
+            put<T>(out, i * stride + e, e < n ? get<T>(x, slot / k * stride + e) * w : 0.0f);
+        if (lane == 0) ones[slot] = 1.0f;
+    }
+}
+
+int iv_gpu_pack_scaled(const iv_gpu_groups *groups, size_t rows, iv_dtype type, const void *x, size_t n, size_t stride,
+                       void *out, float *ones, iv_gpu_stream stream) {
+    enum { BLOCKS_MAX = 132 * 8 };
+    size_t k = groups->experts_per_token;
+    if (n > stride || k < 1 || rows > (size_t)INT32_MAX / k) return (int)cudaErrorInvalidValue;
+    if (rows == 0 || groups->count == 0) return 0;
+    size_t blocks = (rows * k + PACK_WARPS - 1) / PACK_WARPS;
+    auto *kernel = type == IV_BF16 ? pack_scaled<IV_BF16> : type == IV_F16 ? pack_scaled<IV_F16> : pack_scaled<IV_F32>;
+    return iv_launch(kernel, dim3((unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)), PACK_WARPS * 32,
+                     (cudaStream_t)stream, groups->offsets + groups->first, groups->count, groups->slots,
+                     groups->weights, (uint32_t)k, x, n, stride, out, ones);
 }
 
 /* ---- combining -------------------------------------------------------------------------------------------- */

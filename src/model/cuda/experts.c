@@ -36,6 +36,12 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_
 static iv_status pack_rows(const gpu_pass *p, iv_gpu_groups *groups, iv_gpu_linear_args *a, iv_error *err) {
     gpu_forward *f = p->f;
     size_t entries = p->rows * groups->experts_per_token, bytes = p->stride * iv_dtype_bytes(p->m->gemm_type);
+    if (p->m->config.router_scales_inputs) {
+        int code = iv_gpu_pack_scaled(groups, p->rows, p->m->gemm_type, f->normed, p->hidden, p->stride, f->scaled,
+                                      f->ones, f->stream);
+        a->x = f->scaled, groups->packed = true;
+        return iv_gpu_launched(f, code, "experts' inputs", err);
+    }
     if (a->arithmetic != IV_TC16 || entries < PACKED_ROWS * groups->experts || bytes > p->hidden * sizeof(float))
         return IV_OK;
     int code = iv_gpu_pack_rows(groups, p->rows, f->normed, bytes, f->terms, f->stream);
@@ -89,7 +95,7 @@ static iv_status run_experts(const gpu_pass *p, size_t layer, iv_gpu_groups *gro
     if (f->tape && f->tape->recomputing) return IV_OK;
     a = iv_gpu_layer_args(p, first->down, f->now->act, stride);
     iv_gpu_groups plain = *groups;
-    if (biased) plain.weights = f->ones;
+    if (biased || p->m->config.router_scales_inputs) plain.weights = f->ones;
     a.w.expert_bytes = apart, a.groups = &plain, a.weighted = true;
     a.out = f->terms, a.out_stride = p->hidden;
     IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "experts' down", err));

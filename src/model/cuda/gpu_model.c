@@ -13,10 +13,6 @@ static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->value_norm) return "norm of values";
     if (c->layer_scalars) return "scalars of layers";
     if (iv_config_has_wide(c)) return "heads of two sizes";
-    if (c->router_scales_inputs) return "router that scales the experts' inputs";
-    for (int64_t i = 0; i < c->layers; i++) {
-        if (c->layer[i].window < 0) return "attention in chunks";
-    }
     return NULL;
 }
 

@@ -32,7 +32,10 @@ static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
         iv_carve(v, t * ((size_t)c->experts + 1), sizeof(float)); /* and the shared expert's gate */
     r->values.expert_ids = iv_carve(v, layers * t * k, sizeof(int32_t));
     r->values.expert_weights = iv_carve(v, t * k, sizeof(float));
-    if (c->mlp_bias) r->f.ones = iv_carve(v, t * k, sizeof(float));
+    if (c->router_scales_inputs)
+        r->f.scaled =
+            iv_carve(v, iv_gpu_whole_tiles(t * k) * iv_gpu_hidden_stride(r->m), iv_dtype_bytes(r->m->gemm_type));
+    if (c->mlp_bias || c->router_scales_inputs) r->f.ones = iv_carve(v, t * k, sizeof(float));
     r->f.expert_offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
     r->f.expert_slots = iv_carve(v, t * k, sizeof(int32_t));
     r->f.terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));

@@ -199,8 +199,9 @@ static size_t bytes_of(const iv_learner *base) {
 
 /* What learners do on a CPU alone. */
 static iv_status check_experts(const iv_model_config *c, iv_error *err) {
-    const char *missing = c->qk_norm_whole                                     ? "the gradient of a norm over all heads"
-                          : c->layer_norm                                      ? "the gradient of LayerNorm"
+    const char *missing = c->qk_norm_whole          ? "the gradient of a norm over all heads"
+                          : c->router_scales_inputs ? "the gradient of a router that scales inputs"
+                          : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
                           : c->router_score != IV_SCORE_SOFTMAX                ? "the gradient of a router by sigmoids"
                           : c->router_bias || (c->experts && c->mlp_bias)      ? "biases of routers and experts"

@@ -116,7 +116,8 @@ struct gpu_forward {
     float *factors;            /* [rows][2]: of norms over all heads; or NULL */
     float *block;              /* [rows][hidden]: y of blocks that are normed or scaled, if no tape keeps it; or NULL */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
-    float *ones;               /* as expert_weights, where experts have biases: iv_gpu_expert_bias */
+    float *ones;               /* as expert_weights, where experts have biases (iv_gpu_expert_bias) or scaled inputs */
+    unsigned char *scaled;     /* [rows * experts per token][stride]: inputs that routing weights scale; or NULL */
     unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
     float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
     size_t nodes_max;          /* of a layer on this rank, 1 at least */
