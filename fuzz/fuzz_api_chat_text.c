@@ -1,8 +1,8 @@
 /* fuzz_api_chat_text.c: the parse of a text does not depend on its division into pieces; calls have arguments; a text
- * without calls is complete. Input: a byte of flags, a byte of sizes, then text. */
+ * without calls is complete. Input: a byte of flags, a byte of sizes, perhaps one of the form, then text. */
 #include "base/status.h"
 #include "format/json.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 
 #include <string.h>
 
@@ -33,14 +33,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static json_t *schemas;
     if (!schemas) IV_ASSERT((schemas = json_loads(tools_of_coder, 0, NULL)));
     if (size < 2) return 0;
-    const char *text = (const char *)data + 2;
-    size_t n = size - 2, at = 0;
+    bool other = size > 2 && data[2] < 32; /* a third byte: another form */
+    const char *text = (const char *)data + 2 + other;
+    size_t n = size - 2 - other, at = 0;
     bool split = data[0] & 1, inside = data[0] & 2, tools = data[0] & 4, one = data[0] & 8;
     bool calls_or_json = data[1] & 128;
     iv_chat_text_init(&whole, split || calls_or_json, inside, tools, one);
     iv_chat_text_init(&cut, split || calls_or_json, inside, tools, one);
     whole.calls_or_json = cut.calls_or_json = calls_or_json, whole.joined = cut.joined = calls_or_json && !split;
     whole.form = cut.form = data[0] & 64 ? IV_TOOL_FORM_QWEN3_CODER : forms[data[0] >> 4 & 3];
+    if (other) {
+        whole.form = cut.form = (iv_tool_form)(data[2] % (IV_TOOL_FORM_NONE + 1));
+        whole.reasoning_form = cut.reasoning_form = (iv_reasoning_form)(data[1] / 16 % IV_REASONING_FORM_NONE);
+        if (whole.form == IV_TOOL_FORM_HARMONY) whole.reasoning_form = cut.reasoning_form = IV_REASONING_FORM_HARMONY;
+    }
     if (data[0] & 128) whole.schemas = cut.schemas = schemas;
     iv_chat_text_push(&whole, text, n);
     for (uint32_t state = data[1]; at < n; state = state * 1664525u + 1013904223u) {

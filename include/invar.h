@@ -126,6 +126,10 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
+    const char *weights;   /* "packed": on a CPU, quantized matrices stay as the file stores them, where their form
+                            * allows it, are widened in each product, and cannot be written tensor by tensor; refused
+                            * on GPUs and by trainable engines. "expanded": they are held in dtype. "auto" (NULL is the
+                            * same): packed where it is not refused. Never changes a bit */
     size_t state_cache_bytes; /* models with linear attention: memory over all ranks for states at block borders, from
                                * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
                                * the free memory */
@@ -249,22 +253,53 @@ typedef enum iv_tool_form {
     IV_TOOL_FORM_MISTRAL_ARGS,    /* [TOOL_CALLS]NAME[ARGS]{...} */
     IV_TOOL_FORM_MISTRAL_CALL_ID, /* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
     IV_TOOL_FORM_QWEN3_CODER,     /* <tool_call><function=NAME><parameter=KEY>...</parameter></function></tool_call> */
+    IV_TOOL_FORM_HARMONY,      /* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
+    IV_TOOL_FORM_GLM,          /* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>...</arg_value></tool_call> */
+    IV_TOOL_FORM_SEED_OSS,     /* as Qwen3-Coder's, in <seed:tool_call> */
+    IV_TOOL_FORM_MINIMAX_M2,   /* <minimax:tool_call><invoke name="NAME"><parameter name="KEY">... */
+    IV_TOOL_FORM_GRANITE,      /* <|tool_call|>[{"name": ..., "arguments": {...}}, ...] */
+    IV_TOOL_FORM_PHI4_MINI,    /* functools[{"name": ..., "arguments": {...}}, ...] */
+    IV_TOOL_FORM_HUNYUAN,      /* <tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls> */
+    IV_TOOL_FORM_DEEPSEEK_V3,  /* marks around function, NAME and {...} in a block of code */
+    IV_TOOL_FORM_DEEPSEEK_V31, /* marks around NAME and {...} */
+    IV_TOOL_FORM_KIMI_K2,      /* marks around functions.NAME:INDEX and {...} */
+    IV_TOOL_FORM_PYTHONIC,     /* [NAME(KEY=VALUE, ...), ...] */
+    IV_TOOL_FORM_LLAMA4_PYTHONIC, /* the same, perhaps in <|python_start|> and <|python_end|> */
+    IV_TOOL_FORM_OLMO3,           /* <function_calls>, NAME(KEY=VALUE, ...) one to a line, </function_calls> */
     IV_TOOL_FORM_NONE             /* answers are not searched for calls */
 } iv_tool_form;
 
-/* "hermes", "llama3_json", "mistral", "mistral_name", "mistral_args", "mistral_call_id", "qwen3_coder", "none". Static
- * string.
- */
+/* The name of the form, as of vLLM's --tool-call-parser where it has one: "hermes", "llama3_json", "mistral",
+ * "mistral_name", "mistral_args", "mistral_call_id", "qwen3_coder", "openai", "glm45", ..., "none". Static string. */
 IV_API const char *iv_tool_form_name(iv_tool_form form);
 
 /* Whether a tool's name can be written without quotes: one or more ASCII letters, digits, '_', '-' and '.'. */
 IV_API bool iv_tool_name_is_bare(const char *name, size_t bytes);
 
-/* The part of a reasoning model's answer before the constrained part. */
+/* How a model writes its reasoning (docs/SERVER.md, "Reasoning"). */
+typedef enum iv_reasoning_form {
+    IV_REASONING_FORM_THINK,    /* <think> ... </think> */
+    IV_REASONING_FORM_HARMONY,  /* messages of the channel analysis, before those of commentary and final */
+    IV_REASONING_FORM_SEED_OSS, /* <seed:think> ... </seed:think> */
+    IV_REASONING_FORM_GRANITE,  /* Here is my thought process: ... Here is my response: */
+    IV_REASONING_FORM_MISTRAL,  /* [THINK] ... [/THINK] */
+    IV_REASONING_FORM_HUNYUAN,  /* <think> ... </think>, then the content in <answer> ... </answer> */
+    IV_REASONING_FORM_ERNIE45,  /* <think> ... </think>, then the content in <response> ... </response> */
+    IV_REASONING_FORM_NONE      /* answers are not searched for reasoning */
+} iv_reasoning_form;
+
+/* The name of the form, as of vLLM's --reasoning-parser: "qwen3", "openai_gptoss", "seed_oss", "granite", "mistral",
+ * "hunyuan_a13b", "ernie45", "none". Static string. */
+IV_API const char *iv_reasoning_form_name(iv_reasoning_form form);
+
+/* The part of a reasoning model's answer before the constrained part. For another form than THINK, OPEN and OPTIONAL
+ * have IV_REASONING_FORM_STEP times that iv_reasoning_form added (iv_reasoning_after does). In Harmony's form a
+ * constraint that is no tool call holds inside of the message of the channel final. */
 typedef enum iv_reasoning {
-    IV_REASONING_NONE,    /* nothing: the constraint holds from the first token */
-    IV_REASONING_OPEN,    /* the prompt has opened <think>: free text up to </think> */
-    IV_REASONING_OPTIONAL /* the answer may begin with <think>, free text and </think> */
+    IV_REASONING_NONE,     /* nothing: the constraint holds from the first token */
+    IV_REASONING_OPEN,     /* the prompt has opened the reasoning: free text up to its end */
+    IV_REASONING_OPTIONAL, /* the answer may begin with reasoning */
+    IV_REASONING_FORM_STEP = 4
 } iv_reasoning;
 
 /* A smaller temperature is 0: greedy. */
@@ -317,7 +352,7 @@ typedef struct iv_request {
     iv_constraint *compiled;     /* the same constraint from iv_engine_compile, or NULL: submission compiles it */
     bool ignore_eos;
     bool keep_special;       /* special tokens appear in the text; */
-    const int32_t *show_ids; /* these always do, at most 8: a tool call may begin with one */
+    const int32_t *show_ids; /* these always do, at most IV_FORM_IDS_MAX: a tool call may begin with one */
     size_t show_id_count;
     bool keep_logits;  /* token events carry the whole row of logits */
     bool keep_receipt; /* the last event carries a receipt */
@@ -521,14 +556,29 @@ IV_API iv_status iv_text_model_compile(iv_text_model *t, size_t vocab_size, cons
 /* The token's string in the vocabulary. Lives as long as t; NULL outside the vocabulary. */
 IV_API const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes);
 
-/* iv_request.reasoning for a prompt that iv_render_chat has rendered: OPEN if it ends with <think>, NONE if it ends
- * with
- * </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens, else NONE. */
-IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *prompt, size_t bytes);
+/* iv_request.reasoning for a prompt that iv_render_chat has rendered: OPEN if it ends with the mark that opens the
+ * reasoning, NONE if it ends with the one that closes it, else OPTIONAL for a model whose vocabulary has both as
+ * tokens, else NONE. Harmony: by the last message's channel if it is open, else OPTIONAL. */
+IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, iv_reasoning_form form, const char *prompt,
+                                       size_t bytes);
 
-/* The form in which the chat template renders a call. If it renders none, the form whose tokens the vocabulary has:
- * <tool_call>, [TOOL_CALLS] (with [ARGS] or without), <|python_tag|>; else Hermes'. */
+/* The form in which the chat template renders a call. If it renders none, the form whose tokens the vocabulary has;
+ * else Hermes'. */
 IV_API iv_tool_form iv_tool_form_of(const iv_text_model *t);
+/* The form whose marks the chat template has, else the vocabulary; else THINK. */
+IV_API iv_reasoning_form iv_reasoning_form_of(const iv_text_model *t);
+
+/* The special tokens that these forms write, at most 16, for iv_request.show_ids: without them the text of an answer
+ * cannot be divided. Returns their count. */
+enum { IV_FORM_IDS_MAX = 16 };
+IV_API size_t iv_form_ids(const iv_text_model *t, iv_reasoning_form reasoning, iv_tool_form calls,
+                          int32_t out[IV_FORM_IDS_MAX]);
+
+/* Divides the text of an answer: {"reasoning": text, "content": text, "tool_calls": [{"name", "arguments": text of an
+ * object}]}. after: of its prompt (iv_reasoning_after). tools: a JSON array of functions as in a chat's body; NULL: no
+ * calls are searched. */
+IV_API iv_status iv_answer_parts(iv_reasoning_form form, iv_reasoning after, iv_tool_form calls, const char *tools,
+                                 const char *text, size_t bytes, iv_text *json, iv_error *err);
 
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
  * ("messages", "tools", "add_generation_prompt", ...). Messages are read as the server and the trainer read them: parts
@@ -563,6 +613,7 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
+    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed, as on GPUs */
     /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
      * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
     uint64_t linear_layers, state_bytes, open_block_bytes;
@@ -571,7 +622,7 @@ IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info 
 
 /* The KV cache of one sequence: layers with the same window, and the same widths of a head's key and value. */
 typedef struct iv_kv_need {
-    int64_t window; /* 0: every position is kept */
+    int64_t window; /* 0: every position is kept; below 0: those of a chunk of -window */
     size_t layers, key_dim, value_dim;
     size_t tables;         /* page tables: these layers are divided into so many groups, which take pages apart */
     uint64_t pages, bytes; /* at once, as pages behind the window are freed */

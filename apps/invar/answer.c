@@ -141,6 +141,35 @@ int cli_chat_variables(const struct json_t *messages, const char *kwargs, char *
     return code;
 }
 
+/* ---- forms of answers ---------------------------------------------------------------------------------- */
+
+cli_form cli_form_of(const iv_text_model *t) {
+    cli_form form = {.reasoning = iv_reasoning_form_of(t)};
+    form.id_count = iv_form_ids(t, form.reasoning, IV_TOOL_FORM_NONE, form.ids);
+    return form;
+}
+
+void cli_form_use(const cli_form *form, iv_request *r) { r->show_ids = form->ids, r->show_id_count = form->id_count; }
+
+static json_t *parts_message(const cli_form *form, iv_reasoning after, const char *text, size_t bytes, iv_error *err) {
+    iv_text parts = {0};
+    if (iv_answer_parts(form->reasoning, after, IV_TOOL_FORM_NONE, NULL, text, bytes, &parts, err) != IV_OK)
+        return NULL;
+    json_t *read = json_loadb(parts.data, parts.bytes, 0, NULL);
+    json_t *message = json_pack("{s:s, s:O, s:O}", "role", "assistant", "content", json_object_get(read, "content"),
+                                "reasoning_content", json_object_get(read, "reasoning"));
+    json_decref(read), iv_text_free(&parts);
+    return message;
+}
+
+int cli_form_message(const cli_form *form, iv_reasoning after, const char *text, size_t bytes, json_t **out,
+                     iv_error *err) {
+    *out = form->reasoning == IV_REASONING_FORM_THINK
+               ? json_pack("{s:s, s:s%}", "role", "assistant", "content", text, bytes)
+               : parts_message(form, after, text, bytes, err);
+    return *out ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
+}
+
 /* ---- a workload ---------------------------------------------------------------------------------------- */
 
 static int take_workload_events(const cli_workload *c, size_t *ended, iv_error *err) {

@@ -40,6 +40,23 @@ double cli_decode_rate(const cli_answer *answer);
 struct json_t;
 int cli_chat_variables(const struct json_t *messages, const char *kwargs, char **out, iv_error *err);
 
+/* ---- forms of answers ---------------------------------------------------------------------------------- */
+
+/* The form of a model's reasoning, and its special tokens, which an answer to a chat shows. */
+typedef struct cli_form {
+    iv_reasoning_form reasoning;
+    int32_t ids[IV_FORM_IDS_MAX];
+    size_t id_count;
+} cli_form;
+
+cli_form cli_form_of(const iv_text_model *t);
+/* The request shows the tokens. form: as long as it. */
+void cli_form_use(const cli_form *form, iv_request *r);
+/* The answer as a message of the conversation, owned by the caller: reasoning in a form other than <think> is a member
+ * of its own, as templates may refuse its marks in the content. after: of the prompt (iv_reasoning_after). */
+int cli_form_message(const cli_form *form, iv_reasoning after, const char *text, size_t bytes, struct json_t **out,
+                     iv_error *err);
+
 /* ---- a workload ---------------------------------------------------------------------------------------- */
 
 /* Many requests through one engine. Callbacks return CLI_OK to continue; any other code ends the run, with err filled.

@@ -18,6 +18,7 @@ typedef struct chat {
     const cli_args *args;
     iv_engine *engine;
     cli_sampling sampling;
+    cli_form form;
     char *instruction; /* the system message, or NULL */
     json_t *turns;     /* {"role", "content"} objects, users' and the model's */
     cli_style style;
@@ -168,21 +169,31 @@ static int render(const chat *c, iv_text *out, iv_error *err) {
     return code;
 }
 
+static int add_answer(chat *c, iv_reasoning after, const cli_answer *a, iv_error *err) {
+    json_t *message = NULL;
+    int code = cli_form_message(&c->form, after, a->text, a->text_bytes, &message, err);
+    if (code != CLI_OK) return code;
+    return json_array_append_new(c->turns, message) == 0 ? CLI_OK : no_memory(err);
+}
+
 /* Answers the last turn and adds the answer to the conversation. */
 static int reply(chat *c, iv_error *err) {
     iv_text prompt = {0};
     cli_answer a = {0};
+    iv_reasoning after = IV_REASONING_NONE;
     int code = render(c, &prompt, err);
     if (code == CLI_OK) {
         iv_request *r = &c->sampling.request;
         r->text = prompt.data;
         r->text_bytes = prompt.bytes;
         r->add_special = false;
+        cli_form_use(&c->form, r);
+        after = iv_reasoning_after(iv_engine_text_model(c->engine), c->form.reasoning, prompt.data, prompt.bytes);
         code = cli_answer_get(c->engine, r, on_event, NULL, &a, err);
     }
     iv_text_free(&prompt);
     if (code == CLI_OK) code = cli_out("\n", 1, err);
-    if (code == CLI_OK) code = add_turn(c, "assistant", a.text, a.text_bytes, err);
+    if (code == CLI_OK) code = add_answer(c, after, &a, err);
     if (code == CLI_OK && !cli_has(c->args, "quiet"))
         fprintf(stderr, "%sseed %llu, %zu tokens, %.1f tokens/s%s, digest %s%s\n", c->style.dim,
                 (unsigned long long)a.seed, a.id_count, cli_decode_rate(&a), a.signal ? ", stopped" : "", a.digest,
@@ -289,6 +300,7 @@ int cli_chat(const cli_args *args, iv_error *err) {
     if (code == CLI_OK) code = cli_engine_open(args, &c.engine, err);
     if (code == CLI_OK) {
         cli_sampling_init(&c.sampling, c.engine, args);
+        c.form = cli_form_of(iv_engine_text_model(c.engine));
         struct sigaction action = {.sa_handler = on_interrupt};
         sigemptyset(&action.sa_mask);
         if (c.terminal) sigaction(SIGINT, &action, NULL);

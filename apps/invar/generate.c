@@ -19,7 +19,8 @@
 typedef struct prompt {
     cli_bytes file;  /* --prompt-file */
     char *variables; /* --chat */
-    int32_t *ids;    /* --ids */
+    cli_form form;
+    int32_t *ids; /* --ids */
     size_t id_count;
     iv_text text; /* the rendered text, or the text of --ids */
     iv_constraint_kind constraint;
@@ -165,10 +166,14 @@ static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, 
 }
 
 /* Depends on the prompt: reasoning before the answer is not constrained. */
-static void use_constraint(const iv_engine *engine, const prompt *p, iv_request *r) {
+static void use_constraint(const iv_engine *engine, prompt *p, iv_request *r) {
+    const iv_text_model *t = iv_engine_text_model(engine);
     r->constraint = p->constraint, r->constraint_text = p->constraint_text;
     if (r->constraint != IV_CONSTRAINT_NONE && p->variables)
-        r->reasoning = iv_reasoning_after(iv_engine_text_model(engine), r->text, r->text_bytes);
+        r->reasoning = iv_reasoning_after(t, iv_reasoning_form_of(t), r->text, r->text_bytes);
+    if (!p->variables) return;
+    p->form = cli_form_of(t);
+    cli_form_use(&p->form, r);
 }
 
 /* ---- events -------------------------------------------------------------------------------------------- */

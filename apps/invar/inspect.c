@@ -65,6 +65,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_bool(&json, "activations_unquantized", m->activations_unquantized);
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
+    iv_out_kv_uint(&json, "expanded_bytes", m->expanded_bytes);
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
     iv_out_kv_uint(&json, "linear_layers", m->linear_layers);
     iv_out_kv_uint(&json, "state_bytes", m->state_bytes);
@@ -124,7 +125,10 @@ static void print_context(FILE *out, cli_style s, const iv_context_info *c) {
         snprintf(layers, sizeof layers, "%zu %s", n->layers, n->layers == 1 ? "layer" : "layers");
         fprintf(out, "  %-18s %llu pages, %s", layers, (unsigned long long)n->pages,
                 cli_human_bytes((double)n->bytes, human));
-        if (n->window)
+        if (n->window < 0)
+            fprintf(out, ": the last chunk of %lld positions (of all: %llu pages, %s)", (long long)-n->window,
+                    (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
+        else if (n->window)
             fprintf(out, ": the last %lld positions (of all: %llu pages, %s)", (long long)n->window,
                     (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
         fprintf(out, "\n");
@@ -146,6 +150,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     print_files(out, m);
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
+    if (m->expanded_bytes != m->weight_bytes) print_bytes(out, "expanded", m->expanded_bytes);
     print_bytes(out, "cache per token", m->kv_bytes_per_token);
     if (m->linear_layers) {
         print_bytes(out, "state of a prefix", m->state_bytes);

@@ -163,6 +163,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->device = cli_device(args);
     o->enforce_eager = cli_has(args, "enforce-eager");
     o->dtype = cli_text(args, "dtype", o->dtype);
+    o->weights = cli_text(args, "weights", o->weights);
     o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
     o->numerics = cli_text(args, "numerics", o->numerics);
     o->isa = cli_text(args, "isa", o->isa);

@@ -82,6 +82,7 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->http.allowed_hosts = cli_text(args, "allowed-hosts", NULL);
     o->proof_urls = cli_text(args, "proof-urls", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
+    o->reasoning_parser = cli_text(args, "reasoning-parser", NULL);
     if (read_names(args, &o->served_model_name, err) != CLI_OK) return CLI_USAGE;
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->http.client_connections_max = cli_count(args, "max-connections-per-client", 0);
@@ -240,6 +241,7 @@ static int batch_options(const cli_args *args, iv_batch_options *o, iv_error *er
     o->input = cli_text(args, "input", NULL);
     o->output = cli_text(args, "output", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
+    o->reasoning_parser = cli_text(args, "reasoning-parser", NULL);
     if (read_names(args, &o->served_model_name, err) != CLI_OK) return CLI_USAGE;
     if (!o->input) return cli_fail(err, CLI_USAGE, "--input: wanted a file of requests, found nothing");
     if (!o->output) return cli_fail(err, CLI_USAGE, "--output: wanted a file for the answers, found nothing");

@@ -124,6 +124,16 @@ static void drop_devices(const cli_args *args, verify *v) {
     verify_axes_drop(&v->axes, VERIFY_DEVICE, VERIFY_DEVICE_EAGER);
 }
 
+/* Removes the quiet run's own way to hold weights; the other too where it is the same, unless --axes asks for it. */
+static void drop_weights(const cli_args *args, verify *v) {
+    const char *own = v->job.options.weights;
+    bool expanded = own && strcmp(own, "expanded") == 0,
+         same = v->job.model->expanded_bytes == v->job.model->weight_bytes;
+    verify_axes_drop(&v->axes, VERIFY_WEIGHTS, expanded ? VERIFY_EXPANDED : VERIFY_PACKED);
+    bool cuda = strcmp(v->job.options.device, "cuda") == 0;
+    if ((same || cuda) && !cli_has(args, "axes")) v->axes.counts[VERIFY_WEIGHTS] = 0;
+}
+
 static int run_all(const cli_args *args, verify *v, iv_error *err) {
     static const size_t nothing[VERIFY_AXES] = {0};
     uint64_t seed = cli_count(args, "seed", 1);
@@ -131,7 +141,7 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
     if (code == CLI_OK) code = run_quiet(v, err);
     if (code != CLI_OK) return code;
     verify_axes_drop(&v->axes, VERIFY_ISA, verify_isa_value(v->job.isa));
-    drop_devices(args, v);
+    drop_devices(args, v), drop_weights(args, v);
     size_t from = v->configs.count;
     code = verify_configs_single(&v->axes, seed, &v->configs, err);
     if (code == CLI_OK) code = run_from(v, from, true, err);

@@ -51,6 +51,7 @@ typedef enum verify_axis {
     VERIFY_LOGPROBS,
     VERIFY_SPECULATIVE,
     VERIFY_DEVICE,
+    VERIFY_WEIGHTS,
     VERIFY_ANSWER_AXES,                /* with --train: these, and threads, isa, tp and device */
     VERIFY_WORLD = VERIFY_ANSWER_AXES, /* a number: data-parallel ranks */
     VERIFY_MICRO_BATCH,                /* a number: most sequences of a pass */
@@ -66,6 +67,7 @@ enum { VERIFY_PREEMPT_RANDOM = 1, VERIFY_PREEMPT_MEMORY };
 enum { VERIFY_SCALAR = 1, VERIFY_AVX2, VERIFY_AVX512 };
 enum { VERIFY_DECOYS = 1, VERIFY_LEAVING };
 enum { VERIFY_DEVICE_CPU = 1, VERIFY_DEVICE_CUDA, VERIFY_DEVICE_EAGER };
+enum { VERIFY_EXPANDED = 1, VERIFY_PACKED };
 enum { VERIFY_RESUME_SAME = 1, VERIFY_RESUME_WORLDS };
 
 enum {

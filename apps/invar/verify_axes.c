@@ -29,6 +29,7 @@ static const struct {
     [VERIFY_LOGPROBS] = {"logprobs", {"0", "5", "20"}, NULL, 0, 0, {1, 2, 3}, 0},
     [VERIFY_SPECULATIVE] = {"speculative", {"ngram"}, NULL, 0, 0, {1}, 0},
     [VERIFY_DEVICE] = {"device", {"cpu", "cuda", "eager"}, NULL, 0, 0, {1, 2, 3}, 0},
+    [VERIFY_WEIGHTS] = {"weights", {"expanded", "packed"}, NULL, 0, 0, {1, 2}, 0},
     [VERIFY_WORLD] = {"world", {NULL}, "worlds", 1, 64, {2, 4, 8}, 1},
     [VERIFY_MICRO_BATCH] = {"micro-batch", {NULL}, "micro-batches", 1, 1024, {1, 2, 4, 8}, 0},
     [VERIFY_RECOMPUTE] = {"recompute", {"attention", "layer"}, NULL, 0, 0, {1, 2}, 0},
@@ -36,8 +37,8 @@ static const struct {
 };
 
 const char *const verify_axis_names[VERIFY_AXES] = {
-    "batch",    "order",    "chunk",       "prefix", "preempt", "threads",     "isa",       "tp",    "restart",
-    "sampling", "logprobs", "speculative", "device", "world",   "micro-batch", "recompute", "resume"};
+    "batch",    "order",    "chunk",       "prefix", "preempt", "threads", "isa",         "tp",        "restart",
+    "sampling", "logprobs", "speculative", "device", "weights", "world",   "micro-batch", "recompute", "resume"};
 
 /* Axes of answers are the first ones; some are also axes of training. */
 static bool applies(size_t axis, bool training) {
@@ -194,7 +195,7 @@ int verify_configs_random(const verify_axes *axes, size_t count, uint64_t seed, 
     for (size_t made = 0; code == CLI_OK && varied >= 2 && made < count;) {
         size_t value[VERIFY_AXES] = {0}, set = 0;
         for (size_t a = 0; a < VERIFY_AXES; a++) {
-            if (a >= VERIFY_ANSWER_AXES && !fast.counts[a]) continue;
+            if ((a >= VERIFY_ANSWER_AXES || a == VERIFY_WEIGHTS) && !fast.counts[a]) continue;
             size_t pick = cli_random(&state) % (fast.counts[a] + 1);
             if (pick) value[a] = fast.values[a][pick - 1], set++;
         }

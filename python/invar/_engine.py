@@ -171,6 +171,9 @@ class Engine:
         if p.logit_bias:
             keep.append(ffi.new("iv_logit_bias[]", list(p.logit_bias.items())))
             r.logit_bias, r.logit_bias_count = keep[-1], len(p.logit_bias)
+        if request.chat is not None and request.chat.show_ids:
+            keep.append(_ids(request.chat.show_ids))
+            r.show_ids, r.show_id_count = keep[-1], len(request.chat.show_ids)
         if p.structure is not None:
             self._constrain(r, p, request.reasoning, keep)
 

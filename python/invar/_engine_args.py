@@ -35,7 +35,7 @@ _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
     "step_target_ms": 0, "state_cache_memory_bytes": 1,
 }  # fmt: skip
-_TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa")
+_TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa", "weights")
 
 
 @dataclass(kw_only=True)
@@ -72,6 +72,7 @@ class EngineArgs:
     arithmetic: str = "auto"
     numerics: str = "invar"
     isa: str = "auto"
+    weights: str = "auto"  # packed (on a CPU, quantized weights stay as in the file) or expanded (in 16 bits)
     threads: int = 0
     trainable: bool = False  # Trainer.sync will replace the weights
     dummy_seed: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._errors import InvarError, Status
 from ._library import ffi, text_of, text_or_none
@@ -31,6 +31,18 @@ class Answer:
         self.receipt: str | None = None
 
 
+class Chat(NamedTuple):
+    """How the text of an answer is divided: the tools, the reasoning after the prompt, the tokens that it shows."""
+
+    tools: list[dict[str, Any]] | None
+    after: int
+    show_ids: list[int]
+
+
+def chat_of(tokenizer: Tokenizer, prompt: str, tools: list[dict[str, Any]] | None) -> Chat:
+    return Chat(tools, tokenizer._reasoning_after(prompt), tokenizer._form_ids(bool(tools)))
+
+
 class Request:
     def __init__(
         self,
@@ -43,8 +55,10 @@ class Request:
         reasoning: int = 0,
         score_start: int | None = None,
         score_logprobs: int = 0,
+        chat: Chat | None = None,
     ) -> None:
         self.request_id, self.prompt, self.prompt_ids, self.params = request_id, prompt, list(prompt_ids), params
+        self.chat = chat
         self.reasoning, self.score_start, self.vocab_size = reasoning, score_start, vocab_size
         self.prompt_logprobs = params.prompt_logprobs if score_start is None else score_logprobs
         self.seeds: list[int | None] = [None] * params.n
@@ -149,6 +163,9 @@ class Request:
             tops = answer.tops[begin:count] if params.logprobs else [[]] * len(ids)
             logprobs = [logprob_dict(tokenizer, *item) for item in zip(ids, values, tops)]
         text = b"".join(answer.pieces[first_piece:pieces]).decode("utf-8", "replace") if params.detokenize else ""
+        parts: dict[str, Any] = {}
+        if self.chat is not None and params.detokenize and finish is not None:
+            parts = tokenizer._parts(b"".join(answer.pieces), self.chat.tools, self.chat.after)
         return CompletionOutput(
             index=index,
             text=text,
@@ -163,6 +180,9 @@ class Request:
             token_logprobs=values,
             sampling_logprobs=answer.sampling[begin:count] if params.sampling_logprobs else None,
             logits=self._rows(answer.rows[begin:count]) if params.logits else None,
+            reasoning=parts.get("reasoning"),
+            content=parts.get("content"),
+            tool_calls=parts.get("tool_calls"),
             is_plain=not params.reshaped_by,
         )
 

@@ -16,7 +16,7 @@ from ._engine_args import EngineArgs, engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
 from ._model import find_model
-from ._request import Request
+from ._request import Chat, Request, chat_of
 from .llm import Prompt, default_params, read_prompt
 from .outputs import RequestOutput
 from .params import RequestOutputKind, SamplingParams
@@ -107,12 +107,14 @@ class AsyncLLM:
             messages, tools, chat_template, add_generation_prompt, **template_variables(chat_template_kwargs)
         )
         structured = isinstance(sampling_params, SamplingParams) and sampling_params.structure is not None
-        reasoning = tokenizer._reasoning_after(text) if structured else 0
-        async for output in self._stream(text, tokenizer.encode(text, False), sampling_params, request_id, reasoning):
+        parts = chat_of(tokenizer, text, tools)
+        reasoning = parts.after if structured else 0
+        async for output in self._stream(text, tokenizer.encode(text, False), sampling_params, request_id, reasoning, parts):
             yield output
 
     async def _stream(
-        self, text: str | None, ids: list[int], params: SamplingParams | None, request_id: str | None, reasoning: int
+        self, text: str | None, ids: list[int], params: SamplingParams | None, request_id: str | None, reasoning: int,
+        chat: Chat | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         self._check_open()
         if params is not None:
@@ -123,7 +125,7 @@ class AsyncLLM:
         if request_id is None:
             with self._count_lock:
                 request_id, self._count = f"invar-{self._count}", self._count + 1
-        request = Request(request_id, text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning)
+        request = Request(request_id, text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning, chat=chat)
         stream = _Stream(request)
         delta = params.output_kind == RequestOutputKind.DELTA
         since = [(0, 0)] * params.n if delta else None

@@ -15,7 +15,7 @@ from ._engine_args import engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
 from ._model import find_model
-from ._request import Request, logprob_dict
+from ._request import Chat, Request, chat_of, logprob_dict
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
 from .tokenizer import Message, Tokenizer, check_talk, template_variables
@@ -226,7 +226,8 @@ class LLM:
         chat_template_kwargs: dict[str, Any] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """generate() for one conversation or several, by the model's chat template or another."""
+        """generate() for one conversation or several, by the model's chat template or another. The text has the marks of
+        reasoning and calls; outputs also have their parts."""
         talks = talks_of(messages)
         params = self._params_of(talks, sampling_params)
         tokenizer, requests = self._engine.tokenizer, []
@@ -236,8 +237,9 @@ class LLM:
                     talk, tools, chat_template, add_generation_prompt, continue_final_message,
                     **template_variables(chat_template_kwargs),
                 )  # fmt: skip
-                reasoning = tokenizer._reasoning_after(text) if p.structure and not continue_final_message else 0
-                requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning))
+                parts = chat_of(tokenizer, text, tools)
+                reasoning = parts.after if p.structure and not continue_final_message else 0
+                requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning, chat=parts))
             self._run(requests, use_tqdm)
             return [r.output(tokenizer, self.fingerprint) for r in requests]
 
@@ -337,12 +339,12 @@ class LLM:
 
     def _request(
         self, text: str | None, ids: list[int], params: SamplingParams, reasoning: int = 0,
-        score_start: int | None = None, logprobs: int = 0,
+        score_start: int | None = None, logprobs: int = 0, chat: Chat | None = None,
     ) -> Request:  # fmt: skip
         self._count += 1
         request = Request(
             str(self._count - 1), text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning,
-            score_start=score_start, score_logprobs=logprobs,
+            score_start=score_start, score_logprobs=logprobs, chat=chat,
         )  # fmt: skip
         self._engine.prepare(request)
         return request

@@ -35,6 +35,10 @@ class CompletionOutput:
     token_logprobs: list[float] = field(default_factory=list)  # of each token, always
     sampling_logprobs: list[float] | None = None  # with SamplingParams.sampling_logprobs
     logits: NDArray[np.float32] | None = None  # [tokens, vocabulary], with SamplingParams.logits
+    # Of a chat, when finished: the text without marks, as the server divides it.
+    reasoning: str | None = None
+    content: str | None = None
+    tool_calls: list[dict[str, str]] | None = None  # "name", "arguments": text of a JSON object
     is_plain: bool = False  # drawn from the model's own distribution: token_logprobs are those it was drawn with
 
     def finished(self) -> bool:

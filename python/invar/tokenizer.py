@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from . import _check
 from ._errors import InvarError, Status
-from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+from ._library import Handle, c_string, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
 from ._model import find_model, path_text
 
 Message = dict[str, Any]
@@ -163,7 +164,39 @@ class Tokenizer:
 
     def _reasoning_after(self, prompt: str) -> int:
         data = encode(prompt, "prompt")
-        return int(lib().iv_reasoning_after(self._pointer, data, len(data)))
+        return int(lib().iv_reasoning_after(self._pointer, self._reasoning_form, data, len(data)))
+
+    @property
+    def _reasoning_form(self) -> int:
+        return int(lib().iv_reasoning_form_of(self._pointer))
+
+    @property
+    def reasoning_form(self) -> str:
+        """How the model writes its reasoning: "qwen3" (<think>), "openai_gptoss", ... (docs/SERVER.md, "Reasoning")."""
+        return text_of(lib().iv_reasoning_form_name(self._reasoning_form))
+
+    def _form_ids(self, tools: bool) -> list[int]:
+        """The special tokens that a chat's text shows."""
+        calls = lib().iv_tool_form_of(self._pointer) if tools else lib().IV_TOOL_FORM_NONE
+        out = ffi.new("int32_t[]", lib().IV_FORM_IDS_MAX)
+        return list(ffi.unpack(out, lib().iv_form_ids(self._pointer, self._reasoning_form, calls, out)))
+
+    def _parts(self, text: bytes, tools: list[dict[str, Any]] | None, after: int) -> dict[str, Any]:
+        out, err = ffi.new("iv_text *"), new_error()
+        listed = ffi.NULL if not tools else c_string(to_json(tools, "tools").decode(), "tools")
+        form = self._reasoning_form, after, lib().iv_tool_form_of(self._pointer)
+        check(lib().iv_answer_parts(*form, listed, text, len(text), out, err), err)
+        parts: dict[str, Any] = json.loads(take_text(out))
+        return parts
+
+    def parse_answer(
+        self, text: str, tools: list[dict[str, Any]] | None = None, prompt: str = ""
+    ) -> tuple[str, str, list[dict[str, str]]]:
+        """The reasoning, the content and the calls ("name", "arguments" as JSON text) in the text of an answer to the
+        rendered prompt, as the server divides it. Without tools no calls are searched. The text has the special tokens of
+        the model's form, as LLM.chat() and skip_special_tokens=False give it."""
+        parts = self._parts(encode(text, "answer"), tools, self._reasoning_after(prompt))
+        return parts["reasoning"], parts["content"], parts["tool_calls"]
 
     @property
     def tool_form(self) -> str:

@@ -30,7 +30,8 @@ static iv_engine_options default_options(void) {
                                .rank_timeout_ms = 6000,
                                .prefix_caching = true,
                                .speculative = "off",
-                               .speculative_tokens = 5};
+                               .speculative_tokens = 5,
+                               .weights = "auto"};
 }
 
 void iv_engine_options_init_sized(iv_engine_options *o, size_t size) {
@@ -43,6 +44,17 @@ static iv_status parse_load_format(const iv_engine_options *o, iv_model_options 
     m->dummy = strcmp(how, "dummy") == 0, m->dummy_seed = o->dummy_seed;
     if (m->dummy || strcmp(how, "auto") == 0) return IV_OK;
     return iv_fail(err, IV_INVALID, "load_format: wanted auto or dummy, found '%s'", how);
+}
+
+static iv_status parse_weights(const iv_engine_options *o, const iv_engine *e, iv_model_options *m, iv_error *err) {
+    const char *how = o->weights ? o->weights : "auto";
+    bool automatic = strcmp(how, "auto") == 0, packed = strcmp(how, "packed") == 0, gpus = e->gpus[0] != NULL;
+    m->packed = (automatic || packed) && !gpus && !o->trainable;
+    if (packed && !m->packed)
+        return iv_fail(err, IV_UNSUPPORTED, "weights packed: %s; wanted auto or expanded",
+                       gpus ? "a GPU holds them expanded" : "an engine that is trainable holds them expanded");
+    if (automatic || packed || strcmp(how, "expanded") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "weights: wanted auto, packed or expanded, found '%s'", how);
 }
 
 static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_error *err) {
@@ -64,6 +76,7 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
     IV_TRY(iv_device_choose(o, e, m, err));
+    IV_TRY(parse_weights(o, e, m, err));
     IV_TRY(parse_speculative(o, e, err));
     if (o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);
@@ -243,10 +256,24 @@ static void measure_tokens(iv_engine *e) {
         if (iv_tokenizer_token(t, (int32_t)id, &n)) e->longest_token_bytes = iv_size_max(e->longest_token_bytes, n);
 }
 
+/* Adds a token of the vocabulary to the `kept` first ids; returns their count. */
+static size_t add_eos(iv_engine *e, size_t kept, const char *token) {
+    int64_t *ids = e->generation.eos_ids;
+    int32_t id;
+    const iv_tokenizer *t = e->text_model->tokenizer;
+    bool wanted = t && iv_tokenizer_find(t, token, strlen(token), &id) && id < e->model->config.vocab_size;
+    for (size_t i = 0; wanted && i < kept; i++) wanted = ids[i] != id;
+    if (wanted && kept < IV_EOS_IDS_MAX) ids[kept++] = id;
+    return kept;
+}
+
 /* Adds the tokenizer's end-of-sequence token to those of generation_config.json, as vLLM and SGLang do: many fine-tuned
  * models end their turns with it although both configurations name the base model's token. Drops ids outside the
- * vocabulary: they cannot occur, and a request made from a receipt could not name them. */
+ * vocabulary: they cannot occur, and a request made from a receipt could not name them. In Harmony's form the end of
+ * the answer and of a call end it, as vLLM has it. */
 static void complete_eos_ids(iv_engine *e) {
+    static const char *const harmony[] = {"<|return|>", "<|call|>"};
+    bool channels = iv_reasoning_form_of(e->text_model) == IV_REASONING_FORM_HARMONY;
     iv_generation_config *g = &e->generation;
     int64_t eos = e->text_model->eos_id, vocab = e->model->config.vocab_size;
     size_t kept = 0, count = g->has_eos ? g->eos_count : 0;
@@ -256,6 +283,7 @@ static void complete_eos_ids(iv_engine *e) {
         if (g->eos_ids[i] < vocab) g->eos_ids[kept++] = g->eos_ids[i];
     }
     if (!known && kept < IV_EOS_IDS_MAX) g->eos_ids[kept++] = eos;
+    for (size_t i = 0; i < sizeof harmony / sizeof *harmony && channels; i++) kept = add_eos(e, kept, harmony[i]);
     g->eos_count = kept, g->has_eos = kept > 0;
 }
 

@@ -40,8 +40,14 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     iv_generation_config generation;
     IV_TRY(iv_generation_config_read(model, &generation, err));
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
+    size_t expanded = m.weight_bytes;
+    iv_checkpoint_close(c);
+    iv_arena_free(&m.arena);
+    o.packed = true;
+    IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
-    *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
+    *info = (iv_model_info){.expanded_bytes = expanded,
+                            .file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m),
                             .linear_layers = m.state_layout.layers,
@@ -117,7 +123,7 @@ static iv_status fill_context(const iv_model *m, iv_context_info *info, iv_error
 
 iv_status iv_inspect_context(const char *model, const char *dtype, size_t tokens, iv_context_info *info,
                              iv_error *err) {
-    iv_model_options o = {0};
+    iv_model_options o = {.packed = true};
     iv_model m;
     iv_checkpoint *c;
     IV_TRY(iv_gemm_type_parse(dtype, &o.has_dtype, &o.dtype, err));

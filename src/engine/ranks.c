@@ -119,7 +119,7 @@ iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t 
                             iv_error *err) {
     iv_tp_plan tp;
     IV_TRY(iv_tp_plan_make(c, r->size, r->baseline && r->size > 1, &tp, err));
-    *bytes = token_bytes / (size_t)c->kv_heads * iv_tp_plan_kv_heads(&tp);
+    *bytes = token_bytes / (size_t)c->kv_heads * iv_tp_plan_kv_heads(&tp); /* layers that are wide have fewer heads */
     return IV_OK;
 }
 

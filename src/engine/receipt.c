@@ -2,6 +2,7 @@
  * (docs/formats/receipt.md). Here it is written, read and compared with an engine. Invariants: reading restores every
  * bit that was written; a receipt that was read never changes. */
 #include "engine/receipt.h"
+#include "chat/forms.h"
 #include "base/arena.h"
 #include "base/utf8.h"
 #include "engine/sized.h"
@@ -87,12 +88,21 @@ static json_t *seed_string(uint64_t seed) {
     return json_string(digits);
 }
 
+/* "none", "open", "optional"; for another form than <think> its name follows: "open:seed_oss". */
+static void spell_reasoning(iv_reasoning reasoning, char out[40]) {
+    static const char *const names[] = {"none", "open", "optional"};
+    iv_reasoning_form form = iv_reasoning_form_in(reasoning);
+    snprintf(out, 40, "%s%s%s", names[iv_reasoning_without_form(reasoning)], form ? ":" : "",
+             form ? iv_reasoning_form_name(form) : "");
+}
+
 /* Fields of later versions are written only if the request uses them, so that other receipts stay the same. */
 static bool add_constraint(json_t *request, const iv_constraint *c) {
-    static const char *const reasoning[] = {"none", "open", "optional"};
+    char reasoning[40];
     if (!c) return true;
+    spell_reasoning(c->reasoning, reasoning);
     json_t *object = json_pack("{s:i, s:s, s:s, s:s}", "version", IV_GRAMMAR_VERSION, "kind",
-                               iv_constraint_name(c->kind), "text", c->text, "reasoning", reasoning[c->reasoning]);
+                               iv_constraint_name(c->kind), "text", c->text, "reasoning", reasoning);
     return json_object_set_new(request, "constraint", object) == 0;
 }
 
@@ -421,10 +431,10 @@ static iv_status read_sampling(iv_request *q, const iv_json_object *o, iv_error 
 
 static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_error *err) {
     static const char *const names[] = {"version", "kind", "text", "reasoning", NULL};
-    static const char *const reasoning[] = {"none", "open", "optional"};
     iv_json_object o;
     int64_t version = 0;
     const char *kind, *before;
+    char spelled[40];
     if (!iv_json_object_has(all, "constraint")) return IV_OK;
     IV_TRY(need_object(all, "constraint", "request.constraint.", &o, err));
     IV_TRY(only(&o, names, err));
@@ -440,11 +450,13 @@ static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_er
         if (strcmp(kind, iv_constraint_name((iv_constraint_kind)k)) == 0) q->constraint = (iv_constraint_kind)k;
     if (q->constraint == IV_CONSTRAINT_NONE)
         return iv_fail(err, IV_FORMAT, "%s: %skind: '%s' is no kind of constraint", o.file, o.path, kind);
-    for (int k = 0; k < 3; k++)
-        if (strcmp(before, reasoning[k]) == 0) {
-            q->reasoning = (iv_reasoning)k;
-            return IV_OK;
-        }
+    for (unsigned k = 0; k < IV_REASONING_FORM_NONE * IV_REASONING_FORM_STEP; k++) {
+        q->reasoning = (iv_reasoning)k;
+        if (!iv_reasoning_is_valid(q->reasoning)) continue;
+        spell_reasoning(q->reasoning, spelled);
+        if (strcmp(before, spelled) == 0) return IV_OK;
+    }
+    q->reasoning = IV_REASONING_NONE;
     return iv_fail(err, IV_FORMAT, "%s: %sreasoning: wanted none, open or optional, found '%s'", o.file, o.path,
                    before);
 }

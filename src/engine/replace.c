@@ -84,6 +84,9 @@ iv_status iv_replace_write(iv_model *first, iv_tensor *t, size_t row, size_t row
     if (row > t->rows || rows > t->rows - row)
         return iv_fail(err, IV_INVALID, "%s: wanted rows within %zu, found %zu from %zu on", t->info.name, t->rows,
                        rows, row);
+    if (t->packed)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: is held packed: rows can be written where the engine has weights expanded", t->info.name);
     if (rows == 0) return IV_OK;
     IV_TRY(check_values(t, row * t->columns, rows * t->columns, values, err));
     t->changed = true;

@@ -10,7 +10,7 @@
 #include "sample/sampler.h"
 #include "text/tokenizer.h"
 
-enum { IV_STOP_BYTES_MAX = 256, IV_SHOW_IDS_MAX = 8 };
+enum { IV_STOP_BYTES_MAX = 256, IV_SHOW_IDS_MAX = IV_FORM_IDS_MAX };
 
 typedef struct iv_sequence {
     uint64_t id, arrival; /* arrival: the order of submission */

@@ -160,23 +160,6 @@ const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes) {
     return t->tokenizer ? iv_tokenizer_token(t->tokenizer, id, bytes) : NULL;
 }
 
-/* Does the text end with the tag, ignoring white space after it? */
-static bool ends_with(const char *text, size_t n, const char *tag) {
-    size_t length = strlen(tag);
-    while (n && strchr(" \n\t\r", text[n - 1]) && text[n - 1]) n--;
-    return n >= length && memcmp(text + n - length, tag, length) == 0;
-}
-
-iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *prompt, size_t bytes) {
-    static const char begin[] = "<think>", end[] = "</think>";
-    int32_t id;
-    if (ends_with(prompt, bytes, begin)) return IV_REASONING_OPEN;
-    if (ends_with(prompt, bytes, end) || !t->tokenizer) return IV_REASONING_NONE;
-    bool knows = iv_tokenizer_find(t->tokenizer, begin, sizeof begin - 1, &id) &&
-                 iv_tokenizer_find(t->tokenizer, end, sizeof end - 1, &id);
-    return knows ? IV_REASONING_OPTIONAL : IV_REASONING_NONE;
-}
-
 static iv_status parse_variables(const char *json, size_t bytes, json_t **out, iv_error *err) {
     IV_TRY(iv_json_parse("template variables", json, bytes, out, err));
     if (json_is_object(*out)) return IV_OK;

@@ -1,7 +1,9 @@
 /* tool_form.c: the form in which a model writes tool calls. The chat template decides first: it renders a conversation
  * with a call, and the text around the call gives the form. */
 #include "engine/text_model.h"
+#include "chat/forms.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NAME "probe_name"
@@ -16,7 +18,7 @@ static const char conversation[] =
     "\", \"description\": \"probe\", \"parameters\": {\"type\": \"object\", \"properties\": {\"" KEY
     "\": {\"type\": \"string\"}}}}}], \"add_generation_prompt\": false}";
 
-enum { BEFORE_BYTES = 64 /* examined before a name */ };
+enum { BEFORE_BYTES = 96 /* examined before a name */ };
 
 typedef struct span {
     const char *s;
@@ -41,8 +43,8 @@ static bool find_last(span text, const char *what, size_t *at) {
     return found;
 }
 
-/* The form, from the text before a call's name and between the name and its arguments. */
-static bool form_around(span before, span between, iv_tool_form *form) {
+/* The form of a JSON object, from the text before a call's name and between the name and its arguments. */
+static bool form_of_json(span before, span between, iv_tool_form *form) {
     static const char sign[] = "[TOOL_CALLS]";
     bool quoted = ends_with(before, "{\"name\": \"") || ends_with(before, "{\"name\":\"");
     bool ends_args = ends_with(between, "[ARGS]");
@@ -53,22 +55,59 @@ static bool form_around(span before, span between, iv_tool_form *form) {
                             : IV_TOOL_FORM_MISTRAL_NAME;
         return with_id || is(between, "[ARGS]") || between.n == 0;
     }
+    static const struct {
+        const char *sign;
+        iv_tool_form form;
+    } signs[] = {{"[TOOL_CALLS]", IV_TOOL_FORM_MISTRAL},    {"functools[", IV_TOOL_FORM_PHI4_MINI},
+                 {"<|tool_call|>[", IV_TOOL_FORM_GRANITE},  {"<|tool_call|> [", IV_TOOL_FORM_GRANITE},
+                 {"<tool_call>[", IV_TOOL_FORM_GRANITE},    {"<tool_calls>[", IV_TOOL_FORM_HUNYUAN},
+                 {"<tool_calls>\n[", IV_TOOL_FORM_HUNYUAN}, {"<tool_call>", IV_TOOL_FORM_HERMES}};
     bool parameters = is(between, "\", \"parameters\": ") || is(between, "\",\"parameters\":");
-    *form = contains(before, sign)            ? IV_TOOL_FORM_MISTRAL
-            : contains(before, "<tool_call>") ? IV_TOOL_FORM_HERMES
-                                              : IV_TOOL_FORM_LLAMA3_JSON;
+    *form = IV_TOOL_FORM_LLAMA3_JSON;
+    for (size_t i = 0; i < sizeof signs / sizeof *signs && *form == IV_TOOL_FORM_LLAMA3_JSON; i++)
+        if (contains(before, signs[i].sign)) *form = signs[i].form;
     return quoted && (*form != IV_TOOL_FORM_LLAMA3_JSON || parameters);
 }
 
-/* Qwen3-Coder's calls are not JSON: a tag for the name and one for each argument. */
-static bool form_of_tags(span all, iv_tool_form *form) {
-    static const char open[] = "<function=" NAME ">";
-    size_t name;
-    *form = IV_TOOL_FORM_QWEN3_CODER;
-    if (!find_last(all, open, &name)) return false;
-    size_t from = name > BEFORE_BYTES ? name - BEFORE_BYTES : 0, behind = name + strlen(open);
-    return contains((span){all.s + from, name - from}, "<tool_call>") &&
-           contains((span){all.s + behind, all.n - behind}, "<parameter=" KEY ">");
+/* Up to BEFORE_BYTES in front of an offset. */
+static span in_front(span all, size_t at) {
+    size_t from = at > BEFORE_BYTES ? at - BEFORE_BYTES : 0;
+    return (span){all.s + from, at - from};
+}
+
+/* Names and values are between marks. Kimi's template writes a call's id instead of its name. */
+static bool has_marks(span all, iv_tool_form form) {
+    const iv_tool_marks *m = iv_tool_marks_of(form);
+    char open[80], key[80];
+    size_t name, from;
+    if (m->kind == IV_TOOLS_MARKED) {
+        size_t json;
+        const char *named = m->named + strspn(m->named, "\n");
+        snprintf(open, sizeof open, "%s%s", form == IV_TOOL_FORM_KIMI_K2 ? "" : NAME,
+                 form == IV_TOOL_FORM_KIMI_K2 ? named : m->named);
+        return find_last(all, "{\"" KEY, &json) && find_last((span){all.s, json}, open, &from) &&
+               json - from < strlen(open) + 4 && contains(in_front(all, from), m->function);
+    }
+    snprintf(open, sizeof open, "%s%s", m->function, NAME);
+    snprintf(key, sizeof key, "%s%s%s", m->key, KEY, m->keyed);
+    if (m->kind != IV_TOOLS_TAGS || !find_last(all, open, &name)) return false;
+    size_t behind = name + strlen(open);
+    return contains(in_front(all, name), m->open) && contains((span){all.s + behind, all.n - behind}, key);
+}
+
+/* Forms that are not JSON objects. */
+static bool form_of_marks(span all, iv_tool_form *form) {
+    size_t at;
+    for (*form = IV_TOOL_FORM_HERMES; *form < IV_TOOL_FORM_NONE; ++*form)
+        if (has_marks(all, *form)) return true;
+    *form = IV_TOOL_FORM_HARMONY;
+    if (contains(all, "to=functions." NAME) && contains(all, "<|channel|>")) return true;
+    if (!find_last(all, NAME "(" KEY "=", &at)) return false;
+    const span before = in_front(all, at);
+    *form = contains(before, "<function_calls>")    ? IV_TOOL_FORM_OLMO3
+            : contains(before, "<|python_start|>[") ? IV_TOOL_FORM_LLAMA4_PYTHONIC
+                                                    : IV_TOOL_FORM_PYTHONIC;
+    return *form != IV_TOOL_FORM_PYTHONIC || ends_with(before, "[");
 }
 
 static bool form_of_template(const iv_text_model *t, iv_tool_form *form) {
@@ -77,14 +116,14 @@ static bool form_of_template(const iv_text_model *t, iv_tool_form *form) {
     size_t key, name;
     if (!t->chat || iv_render_chat(t, conversation, strlen(conversation), NULL, &text, &unused) != IV_OK) return false;
     span all = {text.data, text.bytes};
-    bool tags = form_of_tags(all, form);
-    bool found = !tags && find_last(all, "{\"" KEY, &key) && find_last((span){all.s, key}, NAME, &name);
+    bool marks = form_of_marks(all, form);
+    bool found = !marks && find_last(all, "{\"" KEY, &key) && find_last((span){all.s, key}, NAME, &name);
     if (found) {
-        size_t behind = name + strlen(NAME), from = name > BEFORE_BYTES ? name - BEFORE_BYTES : 0;
-        found = form_around((span){all.s + from, name - from}, (span){all.s + behind, key - behind}, form);
+        size_t behind = name + strlen(NAME);
+        found = form_of_json(in_front(all, name), (span){all.s + behind, key - behind}, form);
     }
     iv_text_free(&text);
-    return tags || found;
+    return marks || found;
 }
 
 static bool knows(const iv_text_model *t, const char *token) {
@@ -92,10 +131,32 @@ static bool knows(const iv_text_model *t, const char *token) {
     return t->tokenizer && iv_tokenizer_find(t->tokenizer, token, strlen(token), &id);
 }
 
+/* Without a template that shows calls, the first row all of whose tokens the vocabulary has. */
+static const struct {
+    const char *tokens[2];
+    iv_tool_form form;
+} vocabularies[] = {{{"<|channel|>", "<|call|>"}, IV_TOOL_FORM_HARMONY},
+                    {{"<arg_key>", "<tool_call>"}, IV_TOOL_FORM_GLM},
+                    {{"<tool_call>"}, IV_TOOL_FORM_HERMES},
+                    {{"[TOOL_CALLS]", "[ARGS]"}, IV_TOOL_FORM_MISTRAL_ARGS},
+                    {{"[TOOL_CALLS]"}, IV_TOOL_FORM_MISTRAL},
+                    {{"<seed:tool_call>"}, IV_TOOL_FORM_SEED_OSS},
+                    {{"<minimax:tool_call>"}, IV_TOOL_FORM_MINIMAX_M2},
+                    {{"<tool_calls>"}, IV_TOOL_FORM_HUNYUAN},
+                    {{"<|tool_call|>", "<|tool|>"}, IV_TOOL_FORM_PHI4_MINI},
+                    {{"<|tool_call|>"}, IV_TOOL_FORM_GRANITE},
+                    {{"<|tool_calls_section_begin|>"}, IV_TOOL_FORM_KIMI_K2},
+                    {{"<\xef\xbd\x9ctool\xe2\x96\x81sep\xef\xbd\x9c>"}, IV_TOOL_FORM_DEEPSEEK_V3},
+                    {{"<function_calls>"}, IV_TOOL_FORM_OLMO3},
+                    {{"<|python_start|>"}, IV_TOOL_FORM_LLAMA4_PYTHONIC},
+                    {{"<|python_tag|>"}, IV_TOOL_FORM_LLAMA3_JSON}};
+
 iv_tool_form iv_tool_form_of(const iv_text_model *t) {
     iv_tool_form form;
     if (form_of_template(t, &form)) return form;
-    if (knows(t, "<tool_call>")) return IV_TOOL_FORM_HERMES;
-    if (knows(t, "[TOOL_CALLS]")) return knows(t, "[ARGS]") ? IV_TOOL_FORM_MISTRAL_ARGS : IV_TOOL_FORM_MISTRAL;
-    return knows(t, "<|python_tag|>") ? IV_TOOL_FORM_LLAMA3_JSON : IV_TOOL_FORM_HERMES;
+    for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++) {
+        const char *const *tokens = vocabularies[i].tokens;
+        if (knows(t, tokens[0]) && (!tokens[1] || knows(t, tokens[1]))) return vocabularies[i].form;
+    }
+    return IV_TOOL_FORM_HERMES;
 }

@@ -319,6 +319,19 @@ iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, vo
     return iv_expansion_read(p, t, read_stored, user, dst, offset, n, err);
 }
 
+bool iv_checkpoint_form(const iv_checkpoint *c, size_t i, iv_code_form *out) {
+    IV_ASSERT(i < c->count);
+    return c->expansion.packed && iv_packed_form(&c->expansion.packed[i], out);
+}
+
+iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, size_t first, size_t rows,
+                              iv_packed_codes_out *out, iv_error *err) {
+    IV_ASSERT(c->expansion.packed);
+    iv_status status =
+        iv_packed_codes(&c->expansion.packed[t - c->tensors], read_stored, (void *)(uintptr_t)c, first, rows, out, err);
+    return status == IV_OK ? IV_OK : iv_error_prefix(err, "tensor '%.200s'", t->name);
+}
+
 static void add_u64(iv_digest *d, uint64_t v) {
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(v >> (8 * i));

@@ -5,6 +5,7 @@
 #define IV_FORMAT_CHECKPOINT_H
 
 #include "base/digest.h"
+#include "format/packed.h"
 #include "format/safetensors.h"
 
 #define IV_WEIGHTS_NAME "model.safetensors"
@@ -75,5 +76,11 @@ iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *p
  * names, then iv_digest_finish. NULL: no memory. */
 iv_digest *iv_weights_digest_new(size_t count);
 void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t data[32]);
+
+/* The form in which a model may hold tensor i (packed.h); false: it is plain, or can only be widened. */
+bool iv_checkpoint_form(const iv_checkpoint *c, size_t i, iv_code_form *out);
+/* Rows [first, first + rows) of such a tensor. */
+iv_status iv_checkpoint_codes(const iv_checkpoint *c, const iv_tensor_info *t, size_t first, size_t rows,
+                              iv_packed_codes_out *out, iv_error *err);
 
 #endif

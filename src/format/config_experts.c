@@ -27,15 +27,16 @@ static iv_status parse_router(const iv_json_object *o, const iv_expert_facts *f,
     const char *score = NULL, *want = f->score == IV_SCORE_SIGMOID ? "sigmoid" : "softmax";
     bool found;
     c->router_score = f->score, c->router_bias = f->biases, c->router_correction = f->router_correction;
+    c->router_scales_inputs = f->scales_inputs;
     c->mlp_bias |= f->biases, c->router_least = f->least;
     if (f->correction_field) {
         c->router_correction = true;
         IV_TRY(iv_json_object_bool(o, "use_expert_bias", &c->router_correction, &found, err));
     }
-    if (!f->grouped) return IV_OK;
-    IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
-    if (found && strcmp(score, want) != 0)
+    if (f->score == IV_SCORE_SIGMOID) IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
+    if (score && strcmp(score, want) != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: scoring_func: wanted %s, found '%.60s'", o->file, want, score);
+    if (!f->grouped) return IV_OK;
     IV_TRY(iv_json_object_real(o, "routed_scaling_factor", 1e-6, 1e6, &c->routed_scale, &found, err));
     IV_TRY(iv_json_object_int(o, "n_group", 1, IV_ROUTER_GROUPS_MAX, &c->router_groups, &found, err));
     IV_TRY(iv_json_object_int(o, "topk_group", 1, IV_ROUTER_GROUPS_MAX, &c->router_chosen_groups, &found, err));
@@ -64,6 +65,7 @@ static iv_status parse_shared(const iv_json_object *o, const iv_expert_facts *f,
                                   &c->shared_intermediate_size, &found, err));
         c->shared_gate = c->shared_intermediate_size > 0;
     }
+    if (f->dense_too) c->shared_intermediate_size = c->intermediate_size, c->expert_norms = true;
     if (!f->shared_counted) return IV_OK;
     IV_TRY(iv_json_object_int(o, "n_shared_experts", 0, IV_EXPERTS_MAX, &count, &found, err));
     c->shared_intermediate_size = count * c->moe_intermediate_size;
@@ -89,11 +91,24 @@ static iv_status parse_mlp_types(const iv_json_object *o, iv_model_config *c, iv
     return IV_OK;
 }
 
+/* The numbers of the layers with experts. */
+static iv_status parse_moe_layers(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    int64_t sparse[IV_LAYERS_MAX];
+    size_t count = 0;
+    bool found;
+    IV_TRY(iv_json_object_ints(o, "moe_layers", 0, c->layers - 1, sparse, IV_LAYERS_MAX, &count, &found, err));
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].mlp = IV_MLP_DENSE;
+    for (size_t i = 0; i < count; i++) c->layer[sparse[i]].mlp = IV_MLP_EXPERTS;
+    return IV_OK;
+}
+
 static iv_status parse_places(const iv_json_object *o, const iv_expert_facts *f, iv_model_config *c, iv_error *err) {
     int64_t step = 1, dense[IV_LAYERS_MAX], first = f->dense_first ? 1 : 0;
     size_t dense_count = 0;
     bool found;
-    IV_TRY(iv_json_object_int(o, "decoder_sparse_step", 1, INT32_MAX, &step, &found, err));
+    if (f->interleaved && iv_json_object_has(o, "moe_layers")) return parse_moe_layers(o, c, err);
+    IV_TRY(iv_json_object_int(o, f->interleaved ? "interleave_moe_layer_step" : "decoder_sparse_step", 1, INT32_MAX,
+                              &step, &found, err));
     IV_TRY(
         iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
     if (f->dense_layers) {

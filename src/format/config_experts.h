@@ -10,6 +10,9 @@ typedef struct iv_expert_facts {
     iv_router_score score;
     bool biases; /* of router and experts */
     bool router_correction;
+    bool scales_inputs;    /* router_scales_inputs */
+    bool interleaved;      /* interleave_moe_layer_step and moe_layers say which layers have experts */
+    bool dense_too;        /* a dense MLP is the shared expert, with norms: expert_norms */
     bool grouped;          /* n_group, topk_group and routed_scaling_factor are read */
     bool dense_first;      /* first_k_dense_replace layers have none; 1 when it is absent */
     bool shared_counted;   /* n_shared_experts times the size of an expert; 1 when it is absent */

@@ -6,14 +6,17 @@
 #include <string.h>
 
 const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
-    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn",
-    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
+    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear",
+    [IV_ROPE_LLAMA3] = "llama3",   [IV_ROPE_YARN] = "yarn",
+    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope",
+    [IV_ROPE_NTK] = "dynamic",     [IV_ROPE_PROPORTIONAL] = "proportional"};
 static const char *const norm_places[] = {
-    [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
+    [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both", [IV_NORMS_SHARED] = "shared"};
 static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
-                                          [IV_ACTIVATION_RELU2] = "relu2"};
+                                          [IV_ACTIVATION_RELU2] = "relu2",
+                                          [IV_ACTIVATION_XIELU] = "xielu"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
 static const char *const mixers[] = {
     [IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta", [IV_MIXER_CONV] = "short_conv"};
@@ -39,6 +42,8 @@ static const iv_config_field model_rows[] = {
     {"num_attention_heads", AT(heads), IV_FIELD_INT, REQUIRED | BOTH, .label = "", .min = 1, .max = IV_HEADS_MAX},
     {"num_key_value_heads", AT(kv_heads), IV_FIELD_INT, BOTH, .label = ""},
     {"head_dim", AT(head_dim), IV_FIELD_INT, BOTH, .label = ""},
+    {"wide_head_dim", AT(wide_head_dim), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
+    {"wide_kv_heads", AT(wide_kv_heads), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
     {"max_position_embeddings", AT(max_positions), IV_FIELD_INT, REQUIRED, .min = 1, .max = IV_POSITIONS_MAX},
     {"rms_norm_eps", AT(rms_norm_eps), IV_FIELD_REAL, OPTIONAL | ARITHMETIC, .label = "eps", .min = 1e-30, .max = 1},
     {"ropes", AT(ropes), IV_FIELD_ROPES, .uses = ARITHMETIC},
@@ -47,6 +52,10 @@ static const iv_config_field model_rows[] = {
     {"attention_out_bias", AT(attention_out_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"mlp_bias", AT(mlp_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"qk_norm", AT(qk_norm), IV_FIELD_FLAG, BOTH, .label = "norm"},
+    {"qk_norm_whole", AT(qk_norm_whole), IV_FIELD_FLAG, LINE | MEMORY, .label = "norm over heads"},
+    {"qk_norm_plain", AT(qk_norm_plain), IV_FIELD_FLAG, LINE | MEMORY, .label = "norm without weights"},
+    {"value_norm", AT(value_norm), IV_FIELD_FLAG, LINE, .label = "norm of values"},
+    {"layer_scalars", AT(layer_scalars), IV_FIELD_FLAG, LINE | MEMORY, .label = "layer scalars"},
     {"qk_norm_behind", AT(qk_norm_behind), IV_FIELD_FLAG, LINE, .label = "norm behind rotation"},
     {"sliding_window", AT(sliding_window), IV_FIELD_INT, BOTH, .label = "window"},
     {"num_experts", AT(experts), IV_FIELD_INT, BOTH, .label = "experts"},
@@ -61,8 +70,10 @@ static const iv_config_field model_rows[] = {
     {"n_group", AT(router_groups), IV_FIELD_INT, LINE, .label = "router"},
     {"topk_group", AT(router_chosen_groups), IV_FIELD_INT, LINE, .label = "router"},
     {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
+    {"router_scales_inputs", AT(router_scales_inputs), IV_FIELD_FLAG, LINE, .label = "routed inputs"},
     {"router_least", AT(router_least), IV_FIELD_REAL, LINE, .label = "router least"},
     {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
+    {"expert_norms", AT(expert_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "expert norms"},
     {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
     {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
      .max = 1e6},
@@ -75,6 +86,7 @@ static const iv_config_field model_rows[] = {
     {"logits_scaling", AT(logits_divisor), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .neutral = 1, .min = 1e-6,
      .max = 1e6},
     {"final_logit_softcapping", AT(logits_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .max = 1e6},
+    {"layer_norm", AT(layer_norm), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms centered"},
     {"unit_offset_norms", AT(unit_offset_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms offset"},
     {"attention_sinks", AT(attention_sinks), IV_FIELD_FLAG, LINE | MEMORY, .label = "sinks"},
     {"linear_num_key_heads", AT(linear_key_heads), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
@@ -102,8 +114,10 @@ static const iv_config_field rope_rows[] = {
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
     {"llama_4_scaling_beta", AT(query_beta), IV_FIELD_REAL, LINE, .label = "queries"},
+    {"query_shift", AT(query_shift), IV_FIELD_INT, LINE, .label = "queries"},
     {"extended", AT(extended), IV_FIELD_FLAG, LINE, .label = "extended"},
     {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"head_dim", AT(head_dim), IV_FIELD_INT, LINE, .label = "head"},
     {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
@@ -118,6 +132,8 @@ static const iv_config_field layer_rows[] = {
     {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
     {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
     {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"wide", AT(wide), IV_FIELD_FLAG, LINE | MEMORY, .label = "wide"},
+    {"values_are_keys", AT(values_are_keys), IV_FIELD_FLAG, LINE | MEMORY, .label = "values"},
     {"mixer", AT(mixer), IV_FIELD_CHOICE, LINE | MEMORY, .label = "mixer", .choices = mixers},
     {"attention_gate", AT(attention_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "mixer"},
 };

@@ -49,7 +49,7 @@ typedef struct iv_config_table {
 /* Rows of iv_model_config, iv_rope_config and iv_layer_config. */
 extern const iv_config_table iv_model_fields, iv_rope_fields, iv_layer_fields;
 
-enum { IV_ROPE_KINDS = IV_ROPE_NTK + 1 };
+enum { IV_ROPE_KINDS = IV_ROPE_PROPORTIONAL + 1 };
 extern const char *const iv_rope_kind_names[IV_ROPE_KINDS];
 
 /* An INT, REAL, FLAG or CHOICE of a struct as a number, which is exact: integers are below 2^53. */

@@ -73,6 +73,8 @@ static const config_member members[] = {
     {"position_embedding_type", "\"rope\"|\"rotary\""},
     /* blocks */
     {"parallel_attn", "false"},
+    {"use_parallel_block", "true"},
+    {"use_gated_activation", "true"},
     {"parallel_residual", "false"},
     {"use_parallel_residual", "false"},
     {"apply_residual_connection_post_layernorm", "false"},
@@ -97,6 +99,8 @@ static const config_member members[] = {
     {"n_shared_experts", "0"},
     {"num_shared_experts", "0"},
     {"shared_expert_intermediate_size", "0"},
+    {"shared_intermediate_size", "0"},
+    {"use_routing_bias", "true"},
     {"use_expert_bias", "false"},
     /* a norm of q and k, in families without one */
     {"use_qk_norm", "false"},

@@ -26,6 +26,8 @@ static bool rope_equal(const iv_rope_config *a, const iv_rope_config *b) {
 typedef struct context {
     const iv_rope_defaults *family;
     double theta, partial; /* of the whole configuration */
+    int64_t head_dim;      /* of the layers at hand */
+    bool wide;             /* they are wide */
     iv_model_config *c;
 } context;
 
@@ -34,17 +36,17 @@ static iv_status parse_partial(const iv_json_object *o, const context *k, double
     bool found;
     IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, partial, &found, err));
     if (*partial == 1) return IV_OK;
-    int64_t rotated = (int64_t)((double)k->c->head_dim * *partial);
+    int64_t rotated = (int64_t)((double)k->head_dim * *partial);
     if (k->family->partial == 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path,
                        *partial);
     if (rotated >= 2 && rotated % 2 == 0) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED,
                    "%s: %spartial_rotary_factor: wanted an even part of head_dim %lld, found %g of it", o->file,
-                   o->path, (long long)k->c->head_dim, *partial);
+                   o->path, (long long)k->head_dim, *partial);
 }
 
-static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
+static iv_status parse_rope_kind(const iv_json_object *o, const context *k, iv_rope_kind *out, iv_error *err) {
     const char *type = "default", *old = NULL;
     bool has_type, has_old;
     IV_TRY(iv_json_object_string(o, "rope_type", &type, &has_type, err));
@@ -58,7 +60,8 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
     if (strcmp(type, "su") == 0 || (strcmp(type, "yarn") == 0 && iv_json_object_has(o, "short_factor")))
         type = "longrope";                    /* names of older files */
     for (int i = 0; i < IV_ROPE_KINDS; i++) { /* no file names NONE; without alpha, frequencies depend on the length */
-        bool named = i != IV_ROPE_NONE && (i != IV_ROPE_NTK || iv_json_object_has(o, "alpha"));
+        bool named = i != IV_ROPE_NONE && (i != IV_ROPE_PROPORTIONAL || k->family->proportional) &&
+                     (i != IV_ROPE_NTK || iv_json_object_has(o, "alpha"));
         if (named && strcmp(type, iv_rope_kind_names[i]) == 0) {
             *out = (iv_rope_kind)i;
             return IV_OK;
@@ -144,11 +147,15 @@ static iv_status parse_original(const iv_json_object *o, int64_t original, iv_ro
 }
 
 static void set_partial(const context *k, double partial, iv_rope_config *out) {
-    out->rotated = partial == 1 ? 0 : (int64_t)((double)k->c->head_dim * partial);
+    out->rotated = partial == 1 ? 0 : (int64_t)((double)k->head_dim * partial);
 }
 
 static iv_rope_config unscaled(const context *k, double theta) {
-    iv_rope_config out = {.theta = theta, .factor = 1, .attn_factor = 1, .neighbours = k->family->neighbours};
+    iv_rope_config out = {.theta = theta,
+                          .factor = 1,
+                          .attn_factor = 1,
+                          .neighbours = k->family->neighbours,
+                          .head_dim = k->wide ? k->head_dim : 0};
     set_partial(k, k->partial, &out);
     return out;
 }
@@ -158,12 +165,13 @@ static iv_status parse_rope_object(const iv_json_object *o, const context *k, in
     bool found;
     double partial = k->partial;
     *out = unscaled(k, k->theta);
-    IV_TRY(parse_rope_kind(o, &out->kind, err));
+    IV_TRY(parse_rope_kind(o, k, &out->kind, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
     IV_TRY(parse_partial(o, k, &partial, err));
     set_partial(k, partial, out);
     IV_TRY(iv_config_rope_check(o, k->family->scales_queries ? "llama_4_scaling_beta" : NULL, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
+    if (out->kind == IV_ROPE_PROPORTIONAL) return iv_json_object_real(o, "factor", 1, 1e6, &out->factor, &found, err);
     if (out->kind == IV_ROPE_LONG) {
         IV_TRY(parse_original(o, original, out, err));
         return parse_long(o, k, out, err);
@@ -205,7 +213,10 @@ static iv_status parse_rope_nested(const iv_json_object *o, const context *k, ro
         iv_json_object inner;
         iv_rope_config settings;
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
-        IV_TRY(parse_rope_object(&inner, k, 0, &settings, err));
+        context of_type = *k;
+        of_type.wide = k->c->wide_head_dim && strcmp(key, "full_attention") == 0;
+        if (of_type.wide) of_type.head_dim = k->c->wide_head_dim;
+        IV_TRY(parse_rope_object(&inner, &of_type, 0, &settings, err));
         if (settings.kind == IV_ROPE_LONG && k->family->local != IV_LOCAL_SAME)
             return iv_fail(err, IV_UNSUPPORTED, "%s: %srope_type: longrope is not supported by layer type", o->file,
                            path);
@@ -282,8 +293,12 @@ static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_erro
 
 iv_status iv_config_parse_rope(const iv_json_object *o, const iv_rope_defaults *family, iv_model_config *c,
                                iv_error *err) {
-    context k = {family, family->theta != 0 ? family->theta : ROPE_THETA_DEFAULT,
-                 family->partial != 0 ? family->partial : 1, c};
+    context k = {family,
+                 family->theta != 0 ? family->theta : ROPE_THETA_DEFAULT,
+                 family->partial != 0 ? family->partial : 1,
+                 c->head_dim,
+                 false,
+                 c};
     bool has_theta, has_old, has_new;
     IV_TRY(parse_partial(o, &k, &k.partial, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &k.theta, &has_theta, err));

@@ -19,6 +19,7 @@ typedef struct iv_rope_defaults {
     double partial;      /* partial_rotary_factor; 0: the family turns whole heads */
     bool neighbours;     /* always: iv_rope_config.neighbours */
     bool scales_queries; /* llama_4_scaling_beta is read */
+    bool proportional;   /* the kind of this name is */
 } iv_rope_defaults;
 
 /* Fills c->ropes: [0] of layers that see all positions; [1] of layers that slide, if theirs is another.

@@ -9,7 +9,9 @@
 #include "format/config_fields.h"
 #include "format/config_linear.h"
 #include "format/config_members.h"
+#include "format/config_names.h"
 #include "format/config_rope.h"
+#include "format/config_wide.h"
 #include "format/config_wrapper.h"
 #include "format/foreign.h"
 #include "format/json.h"
@@ -33,13 +35,16 @@ typedef enum slide_rule {
     SLIDE_ALTERNATE,     /* layer_types, else the first of each two */
     SLIDE_NOPE,          /* layer_types, else the layers without a rotation */
     SLIDE_LISTED,        /* layer_types, else every layer */
-    SLIDE_LISTED_ONLY    /* layer_types, else none */
+    SLIDE_LISTED_ONLY,   /* layer_types, else none */
+    SLIDE_CHUNKS         /* attention_chunk_size: layer_types, else the layers with a rotation, in chunks */
 } slide_rule;
 
 /* The layers without a rotation. */
 typedef enum nope_rule {
     NOPE_NEVER,
     NOPE_LISTED,        /* a 0 in no_rope_layers, else each no_rope_layer_interval-th layer */
+    NOPE_BY_THETA,      /* a 0 in layer_rope_theta */
+    NOPE_UNLESS_WINDOW, /* layers that see all positions */
     NOPE_WITHOUT_WINDOW /* layers that see all positions, in models where others slide */
 } nope_rule;
 
@@ -55,7 +60,14 @@ typedef struct family_facts {
     iv_local_rope local_rope;
     bool scales_queries;          /* llama_4_scaling_beta is read */
     bool qk_norm, qk_norm_behind; /* behind the rotation */
+    bool qk_norm_whole;           /* over all heads */
+    bool qk_norm_plain;           /* use_qk_norm (true): without weights, in layers with a rotation */
+    bool tunes_queries;           /* attn_temperature_tuning: queries of layers without a rotation are scaled */
+    bool layer_norm;              /* with layer_norm_eps */
+    double logit_scale;           /* when logit_scale is absent; 0: the family has none */
     iv_activation_kind activation;
+    bool wide;                        /* layers that see all positions have heads of other sizes (config_wide.h), v is
+                                       * normed, layers have scalars, and the embedding's scale is as below */
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     bool offset_norms;                /* without that scale */
     bool linear;                      /* has linear-attention layers, and gates on attention's output */
@@ -65,11 +77,15 @@ typedef struct family_facts {
     double attention_cap, logits_cap; /* when absent */
     bool tied;                        /* when tie_word_embeddings is absent */
     double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
-    double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
-    bool neighbours;     /* pairs of the rotation are neighbours in files */
-    unsigned stored;     /* bits of tensor_places.h */
-    bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
-    bool experts_intermediate; /* intermediate_size is that of an expert */
+    double partial; /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    const char *rope_when_absent; /* rope_parameters where the file has no rotary settings at all */
+    bool rotary_dim;              /* it may be given as rotary_dim */
+    bool neighbours;              /* pairs of the rotation are neighbours in files */
+    unsigned stored;              /* bits of tensor_places.h */
+    const char *moe_switch;       /* the member that says whether there are experts; NULL: moe does */
+    bool moe, norm_topk;          /* norm_topk: when norm_topk_prob is absent */
+    const char *dense_size;       /* the member that has the size of a dense layer's MLP; NULL: intermediate_size */
+    bool experts_intermediate;    /* intermediate_size is that of an expert */
     iv_expert_facts experts;
     bool sinks;
     bool qk_norm_field;              /* use_qk_norm says whether there is one */
@@ -89,6 +105,12 @@ typedef struct family_facts {
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
+#define GEMMA4_ROPE                                                                             \
+    "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4},\"full_attention\":" \
+    "{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,\"rope_theta\":1e6}}"
+#define APERTUS_ROPE                                                                                        \
+    "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"original_max_position_embeddings\":8192," \
+    "\"low_freq_factor\":1,\"high_freq_factor\":4}"
 static const family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
      .window_switch = true, .qk_norm = true, .reads = {READS_QK_NORM}},
@@ -178,6 +200,73 @@ static const family_facts families[] = {
      .positions = 131072,
      .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
                "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
+    {"olmo2", .bias_field = true, .bos_id = -1, .eos_id = 50279, .norms = IV_NORMS_BEHIND, .qk_norm_whole = true,
+     .eps = 1e-5, .reads = {READS_QK_NORM}},
+    {"olmo3", .bias_field = true, .bos_id = -1, .eos_id = 50279, .slides = SLIDE_PATTERN, .norms = IV_NORMS_BEHIND,
+     .local_rope = IV_LOCAL_UNSCALED, .qk_norm_whole = true, .eps = 1e-5, .theta = 5e5, .reads = {READS_QK_NORM}},
+    {"cohere2", .bias_field = true, .bos_id = 5, .eos_id = 255001, .slides = SLIDE_PATTERN, .nope = NOPE_UNLESS_WINDOW,
+     .norms = IV_NORMS_SHARED, .layer_norm = true, .logit_scale = 0.0625, .tied = true, .eps = 1e-5, .neighbours = true,
+     .reads = {"logit_scale", "sliding_window_pattern", "position_embedding_type"}},
+    {"apertus", .bias_field = true, .bos_id = 1, .eos_id = 2, .qk_norm = true, .activation = IV_ACTIVATION_XIELU,
+     .eps = 1e-5, .theta = 12e6, .stored = IV_STORED_APERTUS, .rope_when_absent = APERTUS_ROPE,
+     .reads = {READS_QK_NORM}},
+    {"llama4_text",
+     .kv_heads = 8,
+     .head_dim = 128,
+     .bias_field = true,
+     .bos_id = 1,
+     .eos_id = 2,
+     .slides = SLIDE_CHUNKS,
+     .window = 8192,
+     .nope = NOPE_LISTED,
+     .qk_norm_plain = true,
+     .tunes_queries = true,
+     .eps = 1e-5,
+     .theta = 5e5,
+     .neighbours = true,
+     .stored = IV_STORED_LLAMA4,
+     .moe = true,
+     .experts_intermediate = true,
+     .dense_size = "intermediate_size_mlp",
+     .experts = {.score = IV_SCORE_SIGMOID, .scales_inputs = true, .interleaved = true, .shared_counted = true},
+     .reads = {READS_QK_NORM, "no_rope_layers", "no_rope_layer_interval", "attention_chunk_size",
+               "attn_temperature_tuning"}},
+    {"gemma4_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .window = 512,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .partial = 1,
+     .rope_when_absent = GEMMA4_ROPE,
+     .qk_norm = true,
+     .wide = true,
+     .stored = IV_STORED_GEMMA4,
+     .moe_switch = "enable_moe_block",
+     .norm_topk = true,
+     .experts = {.dense_too = true},
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .attention_scale = 1,
+     .tied = true,
+     .vocab = 262144,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"per_layer_config", "attention_k_eq_v", "final_logit_softcapping", "hidden_activation",
+               "use_bidirectional_attention", "hidden_size_per_layer_input"}},
+    {"granite_swa", .kv_heads = 4, .bias_field = true, .bos_id = 100257, .eos_id = 100257,
+     .slides = SLIDE_PATTERN_FIRST, .window = 128, .nope = NOPE_BY_THETA, .mlp_bias_field = true, .attention_scale = 1,
+     .tied = true, .eps = 1e-5, .sinks = true,
+     .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
+     .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
+     .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
+     .reads = {READS_QK_NORM, "scoring_func", "rotary_dim", "partial_rotary_factor"}},
     {"qwen3_next", .kv_heads = 2, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true, .offset_norms = true,
      .linear = true, .positions = 32768, .intermediate = 5120, .partial = 0.25, .stored = IV_STORED_DELTA_FUSED,
      .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
@@ -212,6 +301,23 @@ static bool is_absent(const iv_json_object *o, const char *key) { return !json_o
 
 /* ---- what kind of model ---- */
 
+/* What families of other engines need that is not here. */
+static const char *missing_of(const char *type) {
+    static const char *const known[][2] = {
+        {"muse_glimmer", "a gate of attention's output"},
+        {"muse_glimmer_text", "a gate of attention's output"},
+        {"laguna", "a gate of attention's output, numbers of heads by layer"},
+        {"deepseek_v4", "several residual streams"},
+        {"glm5_next", "several residual streams"},
+        {"qwen4_exp", "several residual streams"},
+        {"inkling", "several residual streams"},
+        {"minimax_m3", "block-sparse attention"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(type, known[i][0]) == 0) return known[i][1];
+    return "";
+}
+
 static iv_status parse_family(const iv_json_object *o, const family_facts **out, iv_error *err) {
     const char *type = NULL;
     bool found;
@@ -228,8 +334,9 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
         ok = iv_buf_printf(&known, "%s%s", i ? ", " : "", families[i].model_type);
     for (size_t i = 0; iv_config_wrapper_at(i) && ok; i++)
         ok = iv_buf_printf(&known, ", %s", iv_config_wrapper_at(i)->model_type);
-    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)", o->file,
-                               type, ok ? known.data : "?");
+    const char *lacks = missing_of(type);
+    iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported%s%s (supported: %s)",
+                               o->file, type, *lacks ? ": it needs " : "", lacks, ok ? known.data : "?");
     iv_buf_free(&known);
     return status;
 }
@@ -330,7 +437,15 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->attention_sinks = f->sinks;
-    c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
+    c->qk_norm_plain = f->qk_norm_plain;
+    if (f->qk_norm_plain) {
+        c->qk_norm = true;
+        IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
+        c->qk_norm_plain = c->qk_norm_behind = c->qk_norm;
+        return IV_OK;
+    }
+    c->qk_norm_whole = f->qk_norm_whole;
+    c->qk_norm = f->qk_norm || f->qk_norm_whole, c->qk_norm_behind = f->qk_norm_behind;
     if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
     return IV_OK;
 }
@@ -338,10 +453,9 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
 /* ---- activations ---- */
 
 static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
-    [IV_ACTIVATION_SILU] = {"silu", "swish"},
-    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
-    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"},
-    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},         [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"}, [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+    [IV_ACTIVATION_XIELU] = {"xielu", "xielu"},
 };
 
 /* A family has one activation: the field says no other. */
@@ -366,13 +480,24 @@ static iv_status parse_activation(const iv_json_object *o, const family_facts *f
 
 /* Scales and caps beyond those that config_fields.c reads by name. */
 static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    double scalar = f->query_scalar;
+    double scalar = f->query_scalar, logit_scale = f->logit_scale;
     bool found;
+    if (logit_scale != 0) {
+        IV_TRY(iv_json_object_real(o, "logit_scale", 1e-6, 1e6, &logit_scale, &found, err));
+        c->logits_divisor = 1 / logit_scale;
+    }
+    c->layer_norm = f->layer_norm;
+    if (f->layer_norm) {
+        c->rms_norm_eps = f->eps;
+        IV_TRY(iv_json_object_real(o, "layer_norm_eps", 1e-30, 1, &c->rms_norm_eps, &found, err));
+    }
     if (is_absent(o, "attention_multiplier")) c->attention_scale = f->attention_scale;
     if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
     if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
     c->unit_offset_norms = f->unit_offset_norms || f->offset_norms;
-    if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    c->value_norm = c->layer_scalars = f->wide;
+    if (f->unit_offset_norms || f->wide)
+        c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
     if (scalar == 0) return IV_OK;
     IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
     c->attention_scale = 1 / sqrt(scalar);
@@ -396,6 +521,30 @@ static iv_status parse_no_rope_layers(const iv_json_object *o, const iv_model_co
     return IV_OK;
 }
 
+/* The others have one theta, that of the rotary settings unless the list gives another. */
+static iv_status parse_layer_thetas(const iv_json_object *o, iv_model_config *c, bool *nope, iv_error *err) {
+    const json_t *list = json_object_get(o->json, "layer_rope_theta");
+    double theta = 0;
+    if (!iv_json_object_has(o, "layer_rope_theta")) return IV_OK;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+        return iv_fail(err, IV_FORMAT, "%s: layer_rope_theta: wanted an array of %" PRId64 " numbers, found %s of %zu",
+                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        double of_layer = json_number_value(json_array_get(list, i));
+        if (!json_is_number(json_array_get(list, i)) || (of_layer != 0 && !(of_layer >= 1 && of_layer <= 1e15)))
+            return iv_fail(err, IV_FORMAT, "%s: layer_rope_theta[%zu]: wanted 0 or a number from 1 to 1e15", o->file,
+                           i);
+        nope[i] = of_layer == 0;
+        if (!nope[i] && theta != 0 && of_layer != theta)
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "%s: layer_rope_theta[%zu]: wanted %g as in other layers, or 0, found %g", o->file, i, theta,
+                           of_layer);
+        if (!nope[i]) theta = of_layer;
+    }
+    if (theta != 0) c->ropes[0].theta = theta;
+    return IV_OK;
+}
+
 /* ---- which layers slide ---- */
 
 static iv_status parse_window(const iv_json_object *o, const family_facts *f, int64_t *window, iv_error *err) {
@@ -404,14 +553,18 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     if (f->slides == SLIDE_NEVER) return IV_OK;
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
     int64_t value = 0;
+    if (f->slides == SLIDE_CHUNKS) {
+        *window = is_absent(o, "attention_chunk_size") ? f->window : 0;
+        return iv_json_object_int(o, "attention_chunk_size", 1, IV_POSITIONS_MAX, window, &found, err);
+    }
     if (is_absent(o, "sliding_window") && !f->no_window) value = f->window ? f->window : SLIDING_WINDOW_DEFAULT;
     IV_TRY(iv_json_object_int(o, "sliding_window", on ? 1 : 0, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
 }
 
-static iv_status parse_layer_types(const iv_json_object *o, const iv_model_config *c, bool *slides, bool *found,
-                                   iv_error *err) {
+static iv_status parse_layer_types(const iv_json_object *o, const char *sliding, const iv_model_config *c, bool *slides,
+                                   bool *found, iv_error *err) {
     *found = iv_json_object_has(o, "layer_types");
     if (!*found) return IV_OK;
     const json_t *list = json_object_get(o->json, "layer_types");
@@ -424,7 +577,7 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
         if (!type)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%zu]: wanted a string, found %s", o->file, i,
                            iv_json_type_name(item));
-        slides[i] = strcmp(type, "sliding_attention") == 0;
+        slides[i] = strcmp(type, sliding) == 0;
         if (!slides[i] && strcmp(type, "full_attention") != 0)
             return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%zu]: '%.60s' layers are not supported", o->file, i,
                            type);
@@ -450,13 +603,15 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     if (f->slides == SLIDE_FROM_LAYER)
         IV_TRY(iv_json_object_int(o, "max_window_layers", 0, INT32_MAX, &from, &found, err));
     if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, f, &pattern, err));
-    IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
+    const char *sliding = f->slides == SLIDE_CHUNKS ? "chunked_attention" : "sliding_attention";
+    IV_TRY(parse_layer_types(o, sliding, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
         if (f->slides == SLIDE_PATTERN_FIRST) slides = window > 0 && i % SLIDING_WINDOW_PATTERN_DEFAULT != 0;
         if (f->slides == SLIDE_ALTERNATE) slides = window > 0 && i % 2 == 0;
         if (f->slides == SLIDE_LISTED_ONLY) slides = false;
         if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
+        if (f->slides == SLIDE_CHUNKS) slides = window > 0 && !nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
                            o->file, i);
@@ -465,7 +620,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
             return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%" PRId64 "]: every layer of this %s model is %s",
                            o->file, i, f->model_type, slides ? "sliding_attention" : "full_attention");
         if (has_list) slides = listed[i];
-        c->layer[i].window = slides ? window : 0;
+        c->layer[i].window = !slides ? 0 : f->slides == SLIDE_CHUNKS ? -window : window;
         if (slides) c->sliding_window = window;
     }
     return IV_OK;
@@ -475,17 +630,39 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
 static void use_nope(const family_facts *f, bool hybrid, const bool *listed, iv_model_config *c) {
     int none = c->rope_count;
     for (int64_t i = 0; i < c->layers; i++) {
-        if (f->nope == NOPE_WITHOUT_WINDOW ? !hybrid || c->layer[i].window > 0 : !listed[i]) continue;
+        bool rotates = f->nope == NOPE_WITHOUT_WINDOW  ? !hybrid || c->layer[i].window > 0
+                       : f->nope == NOPE_UNLESS_WINDOW ? c->layer[i].window > 0
+                                                       : !listed[i];
+        if (rotates) continue;
         c->layer[i].rope = none;
         c->ropes[none] = (iv_rope_config){.kind = IV_ROPE_NONE, .theta = 1, .factor = 1, .attn_factor = 1};
         c->rope_count = none + 1;
     }
 }
 
+/* Of layers without a rotation, as Llama 4 has them. */
+static iv_status parse_tuning(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    bool on = true, found;
+    double scale = 0.1;
+    int64_t floor_scale = 8192;
+    const json_t *number = json_object_get(o->json, "attn_temperature_tuning"); /* of published files: 4 */
+    if (json_is_number(number))
+        on = json_number_value(number) != 0;
+    else
+        IV_TRY(iv_json_object_bool(o, "attn_temperature_tuning", &on, &found, err));
+    IV_TRY(iv_json_object_real(o, "attn_scale", 0, 1e6, &scale, &found, err));
+    IV_TRY(iv_json_object_int(o, "floor_scale", 1, IV_POSITIONS_MAX, &floor_scale, &found, err));
+    for (int i = 0; i < c->rope_count; i++)
+        if (on && scale != 0 && c->ropes[i].kind == IV_ROPE_NONE)
+            c->ropes[i].query_beta = scale, c->ropes[i].query_shift = 1, c->ropes[i].original_positions = floor_scale;
+    return IV_OK;
+}
+
 static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool nope[IV_LAYERS_MAX] = {false};
     int64_t window;
     if (f->nope == NOPE_LISTED) IV_TRY(parse_no_rope_layers(o, c, nope, err));
+    if (f->nope == NOPE_BY_THETA) IV_TRY(parse_layer_thetas(o, c, nope, err));
     IV_TRY(parse_window(o, f, &window, err));
     if (f->linear)
         IV_TRY(iv_config_parse_linear(o, c, err));
@@ -494,6 +671,7 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     else
         IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);
+    if (f->tunes_queries) IV_TRY(parse_tuning(o, c, err));
     for (int64_t i = 0; i < c->layers; i++) {
         c->layer[i].norms = f->norms;
         if (f->local_rope != IV_LOCAL_SAME && c->layer[i].window > 0) c->layer[i].rope = c->rope_count - 1;
@@ -520,15 +698,6 @@ static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_mo
     return IV_OK;
 }
 
-/* Mixtral's experts have the size of its MLP. */
-static iv_status use_experts_size(const iv_json_object *o, iv_error *err) {
-    json_t *size = json_object_get(o->json, "intermediate_size");
-    if (!size || json_object_get(o->json, "moe_intermediate_size")) return IV_OK;
-    return json_object_set(o->json, "moe_intermediate_size", size) == 0
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
-}
-
 static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
                               iv_error *err) {
     const family_facts *f = NULL;
@@ -540,7 +709,8 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
     IV_TRY(iv_json_object_int(o, "num_nextn_predict_layers", 0, IV_LAYERS_MAX, &c->predicting_layers, &found, err));
-    if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
+    if (f->experts_intermediate) IV_TRY(iv_config_use_experts_size(o, err));
+    if (f->dense_size) IV_TRY(iv_config_use_dense_size(o, f->dense_size, err));
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
     c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
@@ -548,14 +718,21 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
+    if (f->rope_when_absent) IV_TRY(iv_config_use_rope(o, f->rope_when_absent, err));
+    if (f->rotary_dim) IV_TRY(iv_config_use_rotary_dim(o, c->head_dim, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
-    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries};
+    if (f->wide) IV_TRY(iv_config_parse_wide(o, c, err));
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries, f->wide};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
+    if (f->wide) IV_TRY(iv_config_use_wide(o, c, err));
     iv_config_use_positions(c, c->max_positions);
-    if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
+    bool moe = f->moe;
+    if (f->moe_switch) IV_TRY(iv_json_object_bool(o, f->moe_switch, &moe, &found, err));
+    if (f->moe_switch && moe) IV_TRY(iv_config_use_top_k(o, err));
+    if (moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
 }
@@ -565,9 +742,15 @@ void iv_config_use_positions(iv_model_config *c, int64_t positions) {
         c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
 }
 
+bool iv_config_has_wide(const iv_model_config *c) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].wide) return true;
+    return false;
+}
+
 bool iv_config_has_post_norms(const iv_model_config *c) {
     for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].norms != IV_NORMS_BEFORE) return true;
+        if (c->layer[i].norms == IV_NORMS_BEHIND || c->layer[i].norms == IV_NORMS_BOTH) return true;
     return false;
 }
 

@@ -25,13 +25,14 @@
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
-    IV_ROPE_DEFAULT, /* none */
-    IV_ROPE_LINEAR,  /* divided by factor */
-    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by factor, or interpolated */
-    IV_ROPE_YARN,    /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
-    IV_ROPE_NONE,    /* not rotated (NoPE): all frequencies are 0 */
-    IV_ROPE_LONG,    /* divided by a factor for each pair, of two lists: `extended` says which */
-    IV_ROPE_NTK      /* theta grows by the factor */
+    IV_ROPE_DEFAULT,     /* none */
+    IV_ROPE_LINEAR,      /* divided by factor */
+    IV_ROPE_LLAMA3,      /* by wavelength: kept, divided by factor, or interpolated */
+    IV_ROPE_YARN,        /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
+    IV_ROPE_NONE,        /* not rotated (NoPE): all frequencies are 0 */
+    IV_ROPE_LONG,        /* divided by a factor for each pair, of two lists: `extended` says which */
+    IV_ROPE_NTK,         /* theta grows by the factor */
+    IV_ROPE_PROPORTIONAL /* as LINEAR, but pairs behind the first `rotated` / 2 of the whole head do not turn */
 } iv_rope_kind;
 
 /* Rotary settings; a layer names one of the configuration's by index. */
@@ -46,16 +47,25 @@ typedef struct iv_rope_config {
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
-    double query_beta; /* rotated queries are multiplied by 1 + beta ln(1 + floor(position / original_positions)) */
-    bool extended;     /* LONG: by iv_config_use_positions */
-    bool neighbours;   /* files have the two rows of a pair next to each other: tensor_places.h */
-    int64_t rotated;   /* dimensions of a head that turn, even; 0: all */
+    /* Queries are multiplied, after the rotation, by 1 + beta ln(1 + floor((position + shift) / original_positions)).
+     */
+    double query_beta;
+    int64_t query_shift;
+    bool extended;    /* LONG: by iv_config_use_positions */
+    bool neighbours;  /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated;  /* dimensions of a head that turn, even; 0: all */
+    int64_t head_dim; /* of the layers that turn so; 0: the configuration's */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
-typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
+typedef enum iv_norm_places {
+    IV_NORMS_BEFORE,
+    IV_NORMS_BEHIND,
+    IV_NORMS_BOTH,
+    IV_NORMS_SHARED /* of the layer's input, which both blocks take: they run side by side */
+} iv_norm_places;
 
 /* What mixes the positions: attention over keys and values; or, with a state (NUMERICS.md 17), a gated delta rule or a
  * short convolution between two gates. A model has layers of at most one kind with a state. */
@@ -66,8 +76,11 @@ typedef struct iv_layer_config {
     iv_mlp_kind mlp;
     iv_mixer_kind mixer;
     bool attention_gate; /* attention's output is scaled by sigmoids of a projection of its input */
-    int64_t window;      /* query i sees keys j with i - window < j <= i; 0: all j <= i */
+    int64_t window;      /* query i sees keys j with i - window < j <= i; 0: all j <= i; below 0: those of its chunk, of
+                          * -window positions (iv_first_visible) */
     int rope;            /* index into iv_model_config.ropes */
+    bool wide;           /* its heads have the sizes wide_head_dim and wide_kv_heads */
+    bool values_are_keys; /* values are what keys are before their norm and rotation */
     iv_norm_places norms;
     iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
@@ -80,8 +93,10 @@ typedef struct iv_model_config {
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */
+    int64_t wide_head_dim, wide_kv_heads; /* of layers that are `wide`; 0: there are none */
     int64_t max_positions;
     double rms_norm_eps;
+    bool layer_norm; /* norms of the residual stream are of centered rows */
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;
@@ -92,6 +107,10 @@ typedef struct iv_model_config {
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+    bool qk_norm_whole;      /* one over all heads of q and one over all of k instead, before the rotation */
+    bool value_norm;         /* an RMSNorm without weights over each head of v */
+    bool layer_scalars;      /* the residual stream is multiplied by a number of the layer at its end */
+    bool qk_norm_plain;      /* without weights, and only in layers with a rotation */
     bool qk_norm_behind;     /* behind the rotation instead */
 
     /* Scales and caps. */
@@ -105,7 +124,7 @@ typedef struct iv_model_config {
     bool unit_offset_norms;     /* norms multiply by 1 + weight */
     bool attention_sinks;       /* a head's softmax has one more term in its sum */
 
-    int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
+    int64_t sliding_window; /* the largest window, or chunk, of a layer; 0 when no layer slides */
 
     /* Of layers of IV_MIXER_DELTA, the taps of IV_MIXER_CONV too; 0: there are none. linear_value_heads is a multiple
      * of linear_key_heads. */
@@ -120,7 +139,10 @@ typedef struct iv_model_config {
     int64_t router_groups, router_chosen_groups; /* 0: no groups */
     double routed_scale;                         /* of the weights */
     double router_least;              /* added to the sum of sigmoids that weights are divided by; 0: 1e-20 */
+    bool router_scales_inputs;        /* the weights scale the experts' inputs, not their outputs */
     int64_t shared_intermediate_size; /* of an expert that serves all tokens; 0: there is none */
+    bool expert_norms;                /* experts and the shared one have norms of their own behind the
+                                       * residual stream, the router a third, and weights a factor each */
     bool shared_gate;                 /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
@@ -132,6 +154,20 @@ typedef struct iv_model_config {
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count; /* each < vocab_size */
 } iv_model_config;
+
+/* The sizes of a layer's heads. */
+static inline int64_t iv_config_head_dim(const iv_model_config *c, int64_t layer) {
+    return c->layer[layer].wide ? c->wide_head_dim : c->head_dim;
+}
+static inline int64_t iv_config_kv_heads(const iv_model_config *c, int64_t layer) {
+    return c->layer[layer].wide ? c->wide_kv_heads : c->kv_heads;
+}
+static inline int64_t iv_config_rope_dim(const iv_model_config *c, int rope) {
+    return c->ropes[rope].head_dim ? c->ropes[rope].head_dim : c->head_dim;
+}
+
+/* True if some layer is wide. */
+bool iv_config_has_wide(const iv_model_config *c);
 
 /* The router of the layers with experts. */
 iv_router iv_config_router(const iv_model_config *c);

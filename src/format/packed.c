@@ -1,4 +1,5 @@
-/* packed.c: codes, scales and zero points of the rows that are asked for, widened by the law's reference. */
+/* packed.c: codes, scales and zero points of the rows that are asked for, as they are or widened by the law's
+ * reference. */
 #include "format/packed.h"
 #include "base/size.h"
 #include "numerics/dequantize.h"
@@ -253,17 +254,44 @@ static iv_status group_of(widening *w, size_t k, size_t *out) {
     return IV_OK;
 }
 
-static iv_status by_columns(widening *w, size_t first, size_t rows, float *out) {
+/* The words that hold the codes and zero points of some outputs. */
+typedef struct columns {
+    uint32_t *codes, *zeros;
+    size_t begin, words, code_words; /* begin: the first word of a row of zeros, and of codes where they lie so */
+} columns;
+
+static iv_status read_columns(widening *w, size_t first, size_t rows, columns *c) {
     const iv_packed *p = w->p;
     bool awq = p->format == IV_WEIGHT_AWQ;
-    size_t per = per_word(p), begin = first / per, end = (first + rows - 1) / per + 1, words = end - begin;
-    uint32_t *codes = NULL, *zeros = NULL, mask = (1u << bits(p)) - 1;
-    size_t code_rows = awq ? p->columns : p->columns / per, code_words = awq ? words : rows;
-    iv_status status = read_words(w, p->data, code_rows, awq ? p->rows / per : p->rows, awq ? begin : first,
-                                  awq ? end : first + rows, &codes);
-    if (status == IV_OK && p->zero)
-        status = read_words(w, p->zero, p->scale_rows, (p->rows + per - 1) / per, begin, end, &zeros);
-    if (status == IV_OK) status = read_scales(w, 0, p->scale_rows);
+    size_t per = per_word(p), end = (first + rows - 1) / per + 1;
+    c->begin = first / per, c->words = end - c->begin, c->code_words = awq ? c->words : rows;
+    IV_TRY(read_words(w, p->data, awq ? p->columns : p->columns / per, awq ? p->rows / per : p->rows,
+                      awq ? c->begin : first, awq ? end : first + rows, &c->codes));
+    if (p->zero) IV_TRY(read_words(w, p->zero, p->scale_rows, (p->rows + per - 1) / per, c->begin, end, &c->zeros));
+    return read_scales(w, 0, p->scale_rows);
+}
+
+/* Of input k and of group g, output first + r. */
+static uint32_t column_code(const iv_packed *p, const columns *c, size_t first, size_t k, size_t r) {
+    size_t output = first + r, per = per_word(p);
+    uint32_t word = p->format == IV_WEIGHT_AWQ
+                        ? c->codes[k * c->code_words + output / per - c->begin] >> nibble_of(p, output) * bits(p)
+                        : c->codes[k / per * c->code_words + r] >> (k % per * bits(p));
+    return word & ((1u << bits(p)) - 1);
+}
+
+static uint32_t column_zero(const iv_packed *p, const columns *c, size_t first, size_t g, size_t r) {
+    size_t output = first + r;
+    uint32_t mask = (1u << bits(p)) - 1;
+    if (!c->zeros) return 1u << (bits(p) - 1);
+    uint32_t z = c->zeros[g * c->words + output / per_word(p) - c->begin] >> nibble_of(p, output) * bits(p) & mask;
+    return p->zero_from_one ? (z + 1) & mask : z;
+}
+
+static iv_status by_columns(widening *w, size_t first, size_t rows, float *out) {
+    const iv_packed *p = w->p;
+    columns c = {0};
+    iv_status status = read_columns(w, first, rows, &c);
     if (status == IV_OK && p->group_of) {
         w->groups = malloc(p->group_of->bytes);
         status = w->groups ? w->source(w->user, p->group_of, w->groups, 0, p->group_of->bytes, w->err)
@@ -272,15 +300,11 @@ static iv_status by_columns(widening *w, size_t first, size_t rows, float *out) 
     for (size_t k = 0, g; status == IV_OK && k < p->columns; k++) {
         status = group_of(w, k, &g);
         for (size_t r = 0; status == IV_OK && r < rows; r++) {
-            size_t output = first + r, shift = nibble_of(p, output) * bits(p);
-            uint32_t q = awq ? codes[k * code_words + output / per - begin] >> shift & mask
-                             : codes[k / per * code_words + r] >> (k % per * bits(p)) & mask;
-            uint32_t z = zeros ? zeros[g * words + output / per - begin] >> shift & mask : 1u << (bits(p) - 1);
-            if (zeros && p->zero_from_one) z = (z + 1) & mask;
-            out[r * p->columns + k] = (float)((int)q - (int)z) * w->scales[g * p->scale_columns + output];
+            int q = (int)column_code(p, &c, first, k, r) - (int)column_zero(p, &c, first, g, r);
+            out[r * p->columns + k] = (float)q * w->scales[g * p->scale_columns + first + r];
         }
     }
-    free(codes), free(zeros);
+    free(c.codes), free(c.zeros);
     return status;
 }
 
@@ -292,5 +316,112 @@ iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *use
     iv_status status = (is_transposed(p->format) ? by_columns : by_rows)(&w, first, rows, out);
     free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
     for (size_t i = 0; p->minus_one && status == IV_OK && i < rows * p->columns; i++) out[i] -= 1.0f;
+    return status;
+}
+
+/* ---- codes ---------------------------------------------------------------------------------------------- */
+
+static iv_code_kind kind_of(iv_weight_format f) {
+    switch (f) {
+    case IV_WEIGHT_FP8:
+    case IV_WEIGHT_MXFP8: return IV_CODES_E4M3;
+    case IV_WEIGHT_INT8:
+    case IV_WEIGHT_PACK8:
+    case IV_WEIGHT_GPTQ8: return IV_CODES_INT8;
+    case IV_WEIGHT_PACK4:
+    case IV_WEIGHT_AWQ:
+    case IV_WEIGHT_GPTQ4: return IV_CODES_INT4;
+    default: return IV_CODES_E2M1;
+    }
+}
+
+/* A zero point of up to nine bits is exact in all three types. */
+static iv_dtype scale_type_of(const iv_packed *p) {
+    if (p->global) return IV_F32;
+    return is_float(p->scale->dtype) ? p->scale->dtype : IV_BF16; /* a power of two, or e4m3 */
+}
+
+bool iv_packed_form(const iv_packed *p, iv_code_form *out) {
+    if (!p->data || iv_weight_is_plain(p->format) || p->group_of || p->minus_one) return false;
+    if (iv_weight_is_gguf_block(p->format)) {
+        *out = iv_gguf_form(p->format);
+        return true;
+    }
+    *out = (iv_code_form){.format = p->format,
+                          .kind = kind_of(p->format),
+                          .second = p->zero ? IV_SECOND_ZERO : IV_SECOND_NONE,
+                          .scale_type = scale_type_of(p),
+                          .group = iv_size_min(p->group, p->columns)};
+    return p->group >= p->columns || p->group % 16 == 0;
+}
+
+static size_t groups_of(const iv_packed *p, const iv_code_form *f) { return (p->columns - 1) / f->group + 1; }
+
+/* A byte for each code of a row as it lies in the file. */
+static void spread_codes(const iv_packed *p, const uint8_t *row, uint8_t *out) {
+    if (iv_weight_facts_of(p->format)->bits == 4)
+        for (size_t i = 0; i < p->columns; i++) out[i] = row[i / 2] >> (i % 2 * 4) & 15;
+    else
+        for (size_t i = 0; i < p->columns; i++) out[i] = p->format == IV_WEIGHT_PACK8 ? row[i] ^ 128 : row[i];
+}
+
+static iv_status codes_by_rows(widening *w, const iv_code_form *f, size_t first, size_t rows, iv_packed_codes_out *o) {
+    const iv_packed *p = w->p;
+    size_t row = 0, first_scale = first / (p->block_rows ? p->block_rows : 1), groups = groups_of(p, f);
+    IV_ASSERT(row_bytes(p, &row));
+    IV_TRY(read_codes(w, first, rows, row));
+    if (p->scale) {
+        IV_TRY(read_scales(w, first_scale, (first + rows - 1) / p->block_rows + 1 - first_scale));
+        IV_TRY(read_zeros(w, first, rows));
+    }
+    for (size_t r = 0; r < rows; r++) {
+        const uint8_t *from = w->raw + r * row;
+        float *seconds = o->seconds + r * groups;
+        if (iv_weight_is_gguf_block(p->format)) {
+            iv_gguf_codes(p->format, from, p->columns, o->codes + r * p->columns, o->scales + r * groups, seconds);
+            continue;
+        }
+        spread_codes(p, from, o->codes + r * p->columns);
+        size_t at = ((first + r) / p->block_rows - first_scale) * p->scale_columns;
+        memcpy(o->scales + r * groups, w->scales + at, groups * sizeof *o->scales);
+        if (w->zeros) memcpy(seconds, w->zeros + r * p->scale_columns, groups * sizeof *seconds);
+    }
+    return IV_OK;
+}
+
+/* Codes and zero points are stored with the same offset. */
+static void column_codes(const widening *w, const columns *c, const iv_code_form *f, size_t first, size_t rows,
+                         iv_packed_codes_out *o) {
+    const iv_packed *p = w->p;
+    size_t groups = groups_of(p, f);
+    int middle = 1 << (bits(p) - 1);
+    for (size_t k = 0; k < p->columns; k++)
+        for (size_t r = 0; r < rows; r++) {
+            uint32_t q = column_code(p, c, first, k, r);
+            o->codes[r * p->columns + k] = (uint8_t)(f->kind == IV_CODES_INT8 ? (int)q - middle : (int)q);
+        }
+    for (size_t g = 0; g < groups; g++)
+        for (size_t r = 0; r < rows; r++) {
+            o->scales[r * groups + g] = w->scales[g * p->scale_columns + first + r];
+            if (p->zero) o->seconds[r * groups + g] = (float)((int)column_zero(p, c, first, g, r) - middle);
+        }
+}
+
+iv_status iv_packed_codes(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
+                          iv_packed_codes_out *out, iv_error *err) {
+    widening w = {.p = p, .source = source, .user = user, .err = err};
+    iv_code_form f;
+    IV_ASSERT(first <= p->rows && rows <= p->rows - first && iv_packed_form(p, &f));
+    if (rows == 0) return IV_OK;
+    iv_status status;
+    if (is_transposed(p->format)) {
+        columns c = {0};
+        status = read_columns(&w, first, rows, &c);
+        if (status == IV_OK) column_codes(&w, &c, &f, first, rows, out);
+        free(c.codes), free(c.zeros);
+    } else {
+        status = codes_by_rows(&w, &f, first, rows, out);
+    }
+    free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
     return status;
 }

@@ -6,7 +6,7 @@
 #define IV_FORMAT_PACKED_H
 
 #include "format/safetensors.h"
-#include "numerics/weight_format.h"
+#include "numerics/weight_codes.h"
 
 typedef enum iv_packed_global {
     IV_GLOBAL_NONE,
@@ -44,5 +44,18 @@ size_t iv_packed_bytes(const iv_packed *p, size_t rows);
 /* Rows [first, first + rows) by NUMERICS.md 16, before R. */
 iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
                          float *out, iv_error *err);
+
+/* How a model may hold it in memory; false: only widened (inputs in no order of groups, groups that are no multiple of
+ * 16). */
+bool iv_packed_form(const iv_packed *p, iv_code_form *out);
+
+/* Rows of such a tensor: codes are [rows][columns]; scales and seconds [rows][groups], groups of the form's columns,
+ * the last of which may be smaller. seconds are written where the form has them, but must have room. */
+typedef struct iv_packed_codes_out {
+    uint8_t *codes;
+    float *scales, *seconds;
+} iv_packed_codes_out;
+iv_status iv_packed_codes(const iv_packed *p, iv_packed_source *source, void *user, size_t first, size_t rows,
+                          iv_packed_codes_out *out, iv_error *err);
 
 #endif

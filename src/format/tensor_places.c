@@ -16,6 +16,7 @@ typedef enum part {
     V,
     GATE,
     UP,
+    NUMBER,
     GATED_QUERY,
     QUERY_GATE, /* of attention with an output gate */
     CONV,
@@ -77,6 +78,30 @@ static const form forms[] = {
     {IV_STORED_GLM4_NORMS, "post_attention_layernorm", "post_self_attn_layernorm", .part = WHOLE},
     {IV_STORED_GLM4_NORMS, "pre_feedforward_layernorm", "post_attention_layernorm", .part = WHOLE},
     {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.gate", "feed_forward.router", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.gate_proj", "feed_forward.gate_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.up_proj", "feed_forward.up_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.down_proj", "feed_forward.down_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.gate_proj", "feed_forward.shared_expert.gate_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.up_proj", "feed_forward.shared_expert.up_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.down_proj", "feed_forward.shared_expert.down_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.experts.*.gate_proj", "feed_forward.experts.gate_up_proj", .part = EXPERT_GATE,
+     .transposed = true},
+    {IV_STORED_LLAMA4, "mlp.experts.*.up_proj", "feed_forward.experts.gate_up_proj", .part = EXPERT_UP,
+     .transposed = true},
+    {IV_STORED_LLAMA4, "mlp.experts.*.down_proj", "feed_forward.experts.down_proj", .part = EXPERT_DOWN,
+     .transposed = true},
+    {IV_STORED_GEMMA4, "mlp.gate", "router.proj", .part = WHOLE},
+    {IV_STORED_GEMMA4, "mlp.shared_experts.gate_proj", "mlp.gate_proj", .part = WHOLE},
+    {IV_STORED_GEMMA4, "mlp.shared_experts.up_proj", "mlp.up_proj", .part = WHOLE},
+    {IV_STORED_GEMMA4, "mlp.shared_experts.down_proj", "mlp.down_proj", .part = WHOLE},
+    {IV_STORED_GEMMA4, "mlp.experts.*.gate_proj", "experts.gate_up_proj", .part = EXPERT_GATE},
+    {IV_STORED_GEMMA4, "mlp.experts.*.up_proj", "experts.gate_up_proj", .part = EXPERT_UP},
+    {IV_STORED_GEMMA4, "mlp.experts.*.down_proj", "experts.down_proj", .part = EXPERT_DOWN},
+    {IV_STORED_APERTUS, "input_layernorm", "attention_layernorm", .part = WHOLE},
+    {IV_STORED_APERTUS, "post_attention_layernorm", "feedforward_layernorm", .part = WHOLE},
+    {IV_STORED_APERTUS, "mlp.act_fn.beta", "mlp.act_fn.beta", .part = NUMBER},
+    {IV_STORED_APERTUS, "mlp.act_fn.eps", "mlp.act_fn.eps", .part = NUMBER},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", .part = WHOLE},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", .part = WHOLE},
     {IV_STORED_QUERY_GATE, "self_attn.q_proj", "self_attn.q_proj", .part = GATED_QUERY},
@@ -117,9 +142,17 @@ static const form forms[] = {
 #undef FUSED
 enum { FORMS = sizeof forms / sizeof *forms };
 
-static const char *const towers[] = {"visual.",       "model.visual.",       "vision_tower.",
-                                     "vision_model.", "model.vision_tower.", "multi_modal_projector.",
-                                     "audio_tower.",  "model.audio_tower.",  "model.multi_modal_projector."};
+static const char *const towers[] = {"visual.",
+                                     "model.visual.",
+                                     "vision_tower.",
+                                     "vision_model.",
+                                     "model.vision_tower.",
+                                     "multi_modal_projector.",
+                                     "audio_tower.",
+                                     "model.audio_tower.",
+                                     "model.multi_modal_projector.",
+                                     "model.embed_vision.",
+                                     "model.embed_audio."};
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
@@ -227,9 +260,10 @@ static void of_heads(const iv_model_config *c, part p, int ndim, size_t rows, si
         out->begin = p == LINEAR_Q ? 0 : p == LINEAR_K ? key : 2 * key;
 }
 
-static void place(const iv_model_config *c, const form *f, size_t expert, int ndim, size_t rows, size_t columns,
-                  iv_tensor_place *out) {
-    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim), all = rows, begin = 0;
+static void place(const iv_model_config *c, long layer, const form *f, size_t expert, int ndim, size_t rows,
+                  size_t columns, iv_tensor_place *out) {
+    size_t dim = (size_t)iv_config_head_dim(c, layer), q = (size_t)c->heads * dim,
+           kv = (size_t)iv_config_kv_heads(c, layer) * dim, all = rows, begin = 0;
     part p = f ? f->part : WHOLE;
     if (p >= EXPERT_GATE) {
         of_experts(c, f, expert, ndim, rows, columns, out);
@@ -240,6 +274,7 @@ static void place(const iv_model_config *c, const form *f, size_t expert, int nd
         return;
     }
     if (p == Q || p == K || p == V) all = q + 2 * kv, begin = p == Q ? 0 : p == K ? q : q + kv;
+    if (p == NUMBER) ndim = 0; /* its shape is [] */
     if (p == GATE || p == UP) all = 2 * rows, begin = p == UP ? rows : 0;
     *out = (iv_tensor_place){.ndim = ndim, .shape = {(int64_t)all, (int64_t)columns}, .begin = begin, .step = 1};
 }
@@ -248,8 +283,9 @@ static iv_row_order order_of(const iv_model_config *c, long layer, const char *r
     static const char *const turned[] = {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.q_norm.",
                                          "self_attn.k_norm."};
     const iv_rope_config *r = &c->ropes[c->layer[layer].rope];
-    size_t head = (size_t)c->head_dim, rotated = r->rotated ? (size_t)r->rotated : head;
-    if (r->kind == IV_ROPE_NONE || (rotated == head && !r->neighbours)) return (iv_row_order){0};
+    size_t head = (size_t)iv_config_head_dim(c, layer), rotated = r->rotated ? (size_t)r->rotated : head;
+    if (r->kind == IV_ROPE_NONE || r->kind == IV_ROPE_PROPORTIONAL || (rotated == head && !r->neighbours))
+        return (iv_row_order){0};
     for (size_t i = 0; i < sizeof turned / sizeof *turned; i++)
         if (strncmp(rest, turned[i], strlen(turned[i])) == 0) return (iv_row_order){head, rotated, r->neighbours};
     return (iv_row_order){0};
@@ -265,7 +301,7 @@ static size_t add_forms(const iv_model_config *c, bool own, const char *prefix, 
         const form *f = &forms[i];
         const char *suffix = match(f->name, rest, &expert);
         if (!suffix || !(c->stored & f->bit) == own || (!own && !(f->bit & IV_STORED_ORDINARY))) continue;
-        place(c, f, (size_t)expert, ndim, rows, columns, &out[n]);
+        place(c, layer, f, (size_t)expert, ndim, rows, columns, &out[n]);
         stored_name(f, prefix, layer, expert, suffix, names[n++]);
         *exclusive |= !(f->bit & IV_STORED_ORDINARY);
     }
@@ -281,7 +317,7 @@ size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char
     if (!prefix) prefix = family_prefix(c);
     if (rest) n = add_forms(c, true, prefix, layer, rest, ndim, rows, columns, out, names, &exclusive);
     if (!exclusive) {
-        place(c, NULL, 0, ndim, rows, columns, &out[n]);
+        place(c, layer, NULL, 0, ndim, rows, columns, &out[n]);
         prefixed(c, prefix, name, names[n++]);
         if (rest) n += add_forms(c, false, prefix, layer, rest, ndim, rows, columns, out + n, names + n, &exclusive);
     }

@@ -23,6 +23,9 @@ enum {
     IV_STORED_GLM4_NORMS = 128,    /* post_self_attn_layernorm, post_attention_layernorm, post_mlp_layernorm */
     IV_STORED_HUNYUAN_NORMS = 256, /* self_attn.query_layernorm, self_attn.key_layernorm */
     IV_STORED_GPT_OSS = 2048,      /* mlp.router; experts' gates and ups in turn, transposed in bfloat16 files */
+    IV_STORED_APERTUS = 4096,      /* attention_layernorm, feedforward_layernorm; numbers of the activation */
+    IV_STORED_LLAMA4 = 8192,       /* feed_forward, with router, shared_expert, and experts as TRANSPOSED */
+    IV_STORED_GEMMA4 = 16384,      /* router.proj, experts as EXPERTS, next to mlp, which is the shared expert */
     IV_STORED_TOWERS = 512,        /* towers for images or sound and their projectors, which are not read */
     IV_STORED_MTP = 1024,          /* mtp.*: layers that draft further tokens, which are not read */
     IV_STORED_QUERY_GATE = 1 << 16, /* self_attn.q_proj: of each head the rows of q, then those of its output gate */

@@ -6,6 +6,7 @@
 #define IV_GRAMMAR_AUTOMATON_H
 
 #include "base/status.h"
+#include "chat/forms.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,9 +19,6 @@ enum {
     IV_AUTOMATON_EFFORT_MAX = 1 << 26,
     IV_NO_RULE = -1
 };
-
-/* Special tokens that a grammar may require, by name. */
-typedef enum iv_special { IV_SPECIAL_TOOL_CALLS, IV_SPECIAL_ARGS, IV_SPECIAL_CALL_ID, IV_SPECIALS } iv_special;
 
 /* An edge takes a byte in [low, high], or a special token, or nothing, or calls a rule. */
 typedef struct iv_edge {

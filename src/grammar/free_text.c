@@ -39,7 +39,7 @@ static uint32_t next(const iv_free_text *t, const beginning *all, size_t count, 
     for (size_t from = 0; from < n; from++) {
         for (size_t m = 0; m < t->mark_count; m++)
             if (strlen(t->marks[m].text) == n - from && memcmp(t->marks[m].text, text + from, n - from) == 0)
-                return t->marks[m].to;
+                return t->marks[m].special >= 0 ? IV_TEXT_FORBIDDEN : t->marks[m].to;
         size_t i = find(all, count, text + from, n - from);
         if (i < count) return all[i].state;
     }
@@ -60,7 +60,16 @@ void iv_free_text_write(iv_automaton *a, const iv_free_text *t, uint32_t from) {
             for (high = low; high < 255 && !first && next(t, all, count, &at, (uint8_t)(high + 1)) == to;) high++;
             if (to != IV_TEXT_FORBIDDEN) iv_automaton_bytes(a, at.state, (uint8_t)low, (uint8_t)high, to);
         }
-        iv_automaton_skip(a, at.state, t->end);
-        if (t->special >= 0) iv_automaton_special(a, at.state, (iv_special)t->special, t->special_to);
+        if (t->end != IV_TEXT_FORBIDDEN) iv_automaton_skip(a, at.state, t->end);
+        for (size_t m = 0; m < t->mark_count; m++)
+            if (t->marks[m].special >= 0 && t->marks[m].to != IV_TEXT_FORBIDDEN)
+                iv_automaton_special(a, at.state, (iv_special)t->marks[m].special, t->marks[m].to);
     }
+}
+
+void iv_free_text_mark(iv_free_text *t, const iv_vocabulary *v, const char *text, uint32_t to) {
+    int special = text ? iv_special_find(text) : -1;
+    if (!text) return;
+    if (special >= 0 && (!v || v->specials[special] < 0)) special = -1;
+    t->marks[t->mark_count++] = (iv_text_mark){text, to, special};
 }

@@ -55,7 +55,7 @@ static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning
 
 static iv_status check_text(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_TOKENS || reasoning > IV_REASONING_OPTIONAL)
+    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_TOKENS || !iv_reasoning_is_valid(reasoning))
         return iv_fail(err, IV_INVALID, "constraint: wanted a kind of constraint, found %d", (int)kind);
     if (!text && kind != IV_CONSTRAINT_JSON_OBJECT) return iv_fail(err, IV_INVALID, "%s: wanted a text", name);
     if (text && strlen(text) > IV_GRAMMAR_TEXT_BYTES_MAX)

@@ -3,7 +3,9 @@
 #include "base/utf8.h"
 #include "format/json.h"
 #include "grammar/bnf.h"
+#include "grammar/free_text.h"
 #include "grammar/regular.h"
+#include "grammar/tool_parts.h"
 
 #include <string.h>
 
@@ -49,33 +51,24 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
 
 /* ---- reasoning, JSON, the whole ------------------------------------------------------------------------ */
 
-/* Any bytes up to the first </think>. Only its "<" is both a proper prefix and a repeated byte of it. */
-static uint32_t write_reasoning_text(iv_automaton *a, uint32_t from) {
-    static const char tag[] = "</think>";
-    enum { N = sizeof tag - 1 };
-    uint32_t at[N + 1];
-    at[0] = from;
-    for (size_t i = 1; i <= N; i++) at[i] = iv_automaton_state(a);
-    for (size_t i = 0; i < N; i++)
-        for (int b = 0; b < 256; b++) {
-            uint32_t to = b == tag[i] ? at[i + 1] : b == '<' ? at[1] : from;
-            iv_automaton_bytes(a, at[i], (uint8_t)b, (uint8_t)b, to);
-        }
-    return at[N];
+/* Any bytes up to the first of the marks; the state after it. */
+static uint32_t write_free(iv_kind_builder *m, const char *const marks[2], uint32_t from) {
+    iv_free_text text = {.end = IV_TEXT_FORBIDDEN, .not_first = ""};
+    uint32_t end = iv_automaton_state(m->a);
+    for (int i = 0; i < 2; i++) iv_free_text_mark(&text, m->vocabulary, marks[i], end);
+    iv_free_text_write(m->a, &text, from);
+    return end;
 }
 
 /* The state where the constrained part begins. Line ends may follow the reasoning, as models are trained to write them;
  * without them models derail. */
-static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_t from) {
-    if (reasoning == IV_REASONING_NONE) return from;
+static uint32_t write_tagged_reasoning(iv_kind_builder *m, const iv_reasoning_marks *marks, bool open, uint32_t from) {
+    iv_automaton *a = m->a;
     uint32_t reasoning_text = iv_automaton_state(a), content = iv_automaton_state(a);
-    if (reasoning == IV_REASONING_OPTIONAL) {
-        iv_automaton_skip(a, from, content);
-        iv_automaton_text_to(a, from, "<think>", 7, reasoning_text);
-    } else {
-        iv_automaton_skip(a, from, reasoning_text);
-    }
-    uint32_t end = write_reasoning_text(a, reasoning_text);
+    iv_automaton_skip(a, from, open ? reasoning_text : content);
+    for (int i = 0; i < 2 && !open && marks->begin[i]; i++)
+        iv_tool_mark_write_to(m, from, marks->begin[i], reasoning_text);
+    uint32_t end = write_free(m, marks->end, reasoning_text);
     iv_automaton_skip(a, end, content);
     for (int i = 0; i < LINES_AFTER_REASONING; i++) {
         end = iv_automaton_text(a, end, "\n");
@@ -84,15 +77,46 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
     return content;
 }
 
+/* Harmony's: any number of messages of the channel analysis. */
+static uint32_t write_analysis(iv_kind_builder *m, bool open, uint32_t from) {
+    static const char *const marks[2] = {"<|end|>"};
+    iv_automaton *a = m->a;
+    uint32_t message = iv_automaton_state(a), next = iv_automaton_state(a);
+    iv_automaton_skip(a, from, open ? message : next);
+    iv_tool_mark_write_to(m, next, "<|channel|>analysis<|message|>", message);
+    iv_tool_mark_write_to(m, write_free(m, marks, message), "<|start|>assistant", next);
+    return next;
+}
+
+/* Harmony's content is a message of its own. */
+static uint32_t write_final(iv_kind_builder *m, uint32_t from) {
+    return iv_tool_mark_write(m, from, "<|channel|>final<|message|>");
+}
+
+static bool calls(iv_constraint_kind kind) {
+    return kind >= IV_CONSTRAINT_TOOL_CALL && kind <= IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
+}
+
+static uint32_t write_reasoning(iv_kind_builder *m, iv_constraint_kind kind, iv_reasoning reasoning, uint32_t from) {
+    iv_reasoning_form form = iv_reasoning_form_in(reasoning);
+    bool open = iv_reasoning_without_form(reasoning) == IV_REASONING_OPEN;
+    if (reasoning == IV_REASONING_NONE) return from;
+    if (form != IV_REASONING_FORM_HARMONY) return write_tagged_reasoning(m, iv_reasoning_marks_of(form), open, from);
+    from = write_analysis(m, open, from);
+    return calls(kind) ? from : write_final(m, from);
+}
+
 /* Calls begin in their own state: no JSON may follow one. */
 static iv_status write_calls_or_json(iv_kind_builder *m, json_t *json, bool several, uint32_t from, uint32_t to,
                                      iv_error *err) {
     json_t *schema = json_object_get(json, "schema");
-    uint32_t calls = iv_automaton_state(m->a);
+    uint32_t first = iv_automaton_state(m->a);
     m->format = iv_automaton_state(m->a);
-    iv_automaton_skip(m->a, from, calls), iv_automaton_skip(m->a, from, m->format);
+    const char *form = json_string_value(json_object_get(json, "form"));
+    bool channels = form && strcmp(form, iv_tool_form_name(IV_TOOL_FORM_HARMONY)) == 0;
+    iv_automaton_skip(m->a, from, first), iv_automaton_skip(m->a, channels ? write_final(m, from) : from, m->format);
     if (!schema) return iv_fail(err, IV_INVALID, "tools: schema: wanted a JSON schema next to them, found nothing");
-    IV_TRY(iv_tool_calls_write(m, json, several, calls, to, err));
+    IV_TRY(iv_tool_calls_write(m, json, several, first, to, err));
     return iv_schema_write(&m->common, FORMAT, schema, schema, m->format, to, err);
 }
 
@@ -115,7 +139,7 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
     uint32_t end = iv_automaton_state(a);
     if (root < 0) return iv_automaton_finish(a, err);
     iv_automaton_end(a, end);
-    uint32_t from = write_reasoning(a, reasoning, a->rules[root].start);
+    uint32_t from = write_reasoning(&m, kind, reasoning, a->rules[root].start);
     if (kind == IV_CONSTRAINT_JSON_OBJECT) {
         status = iv_schema_write(&m.common, name, NULL, NULL, from, end, err);
     } else if (kind == IV_CONSTRAINT_REGEX) {

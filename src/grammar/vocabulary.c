@@ -9,11 +9,6 @@
 
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "vocabulary: no memory"); }
 
-const char *iv_special_name(iv_special special) {
-    static const char *const names[IV_SPECIALS] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
-    return names[special];
-}
-
 /* ---- the tree ------------------------------------------------------------------------------------------ */
 
 static size_t length_of(const iv_vocabulary *v, int32_t id) {

@@ -37,8 +37,6 @@ enum { IV_VOCABULARY_TOKEN_BYTES_MAX = 4096 /* longer tokens never match */ };
 iv_status iv_vocabulary_open(const struct iv_tokenizer *t, size_t size, iv_vocabulary *out, iv_error *err);
 /* The same from given bytes: token i is bytes[offsets[i] .. offsets[i + 1]), none if empty. Copies. */
 iv_status iv_vocabulary_make(const char *bytes, const size_t *offsets, size_t size, iv_vocabulary *out, iv_error *err);
-/* "[TOOL_CALLS]" and so on. Static string. */
-const char *iv_special_name(iv_special special);
 void iv_vocabulary_close(iv_vocabulary *v); /* a zeroed one is fine */
 
 #endif

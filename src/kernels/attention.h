@@ -19,7 +19,7 @@ typedef struct iv_attention_args {
     size_t heads;            /* query heads */
     size_t group;            /* query heads that share a KV head */
     size_t group_first;      /* index of query head 0 in the group of KV head 0; 0 unless heads are sharded */
-    int64_t window;          /* 0: none */
+    int64_t window;          /* as iv_first_visible takes it */
     float scale_log2e;
     float score_inner;  /* 0, or scores become tanh(score * score_inner) first */
     const float *sinks; /* [heads] or NULL */

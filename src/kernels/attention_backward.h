@@ -12,7 +12,7 @@ typedef struct iv_row_range {
 typedef struct iv_attention_backward_args {
     iv_dtype type;
     size_t kv_heads, group, head_dim; /* group query heads read a KV head */
-    int64_t window;                   /* 0: none */
+    int64_t window;                   /* as iv_first_visible takes it */
     float scale_log2e, scale;
     float score_inner;          /* as iv_attention_args */
     const float *sinks;         /* [kv_heads * group] or NULL */

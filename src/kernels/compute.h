@@ -11,6 +11,8 @@ typedef struct iv_compute {
     iv_pool *pool;
     void *scratch; /* 64-byte aligned; ops use it from the start and leave nothing in it */
     size_t scratch_bytes;
+    void *widened; /* a panel for each thread, into which packed ones are widened; NULL where no matrix is packed */
+    size_t widened_bytes; /* of one, a multiple of 64 */
 } iv_compute;
 
 #endif

@@ -48,6 +48,19 @@ static void norm_backward(const job *j, size_t row, size_t h, const float *weigh
     memcpy(d, out, j->a->dim * sizeof *d);
 }
 
+/* A value head's gradient through its norm, in place. */
+static void value_backward(const job *j, size_t row, size_t h, float *d) {
+    const iv_heads_backward_args *a = j->a;
+    float raw[IV_HEAD_DIM_MAX], out[IV_HEAD_DIM_MAX];
+    if (a->v_norm) {
+        for (size_t i = 0; i < a->dim; i++)
+            raw[i] = iv_element(a->type, a->v_raw, (row * a->kv_heads + h) * a->dim + i);
+        j->kernels->rmsnorm_backward(raw, a->v_norm, a->eps, a->dim, d, NULL, out);
+        memcpy(d, out, a->dim * sizeof *d);
+    }
+    if (a->values_are_keys) j->kernels->add(d - a->kv_heads * a->dim, d, a->dim);
+}
+
 static void row_backward(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
@@ -65,6 +78,7 @@ static void row_backward(void *context, size_t row, size_t worker) {
         if (weight) norm_backward(j, row, h, weight, d, terms[!q] + leaf * dim);
         if (a->norms_behind) j->kernels->rope(d, a->cosine + position * dim / 2, sine, dim / 2);
     }
+    for (size_t h = 0; h < a->kv_heads; h++, d += dim) value_backward(j, row, h, d);
     if (!a->q_norm) return;
     for (int i = 0; i < 2; i++) {
         add_leaves(terms[i], leaves, dim);

@@ -9,6 +9,9 @@ typedef struct iv_heads_backward_args {
     iv_dtype type;
     size_t heads, kv_heads, dim, leaves; /* leaves of the sums over heads */
     const float *q_norm, *k_norm;        /* [dim], or NULL: there are none */
+    const float *v_norm;                 /* of the values' norm, [dim], whose weights have no gradient; or NULL */
+    const void *v_raw;                   /* [rows][kv_heads * dim] before it, typed */
+    bool values_are_keys;                /* before the norms: k's gradient becomes that of both */
     bool norms_behind;                   /* the rotation: q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine;    /* [position][dim / 2] */

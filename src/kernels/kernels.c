@@ -8,6 +8,7 @@
 #include "kernels/cpu/x86/x86.h"
 #endif
 #include "kernels/linear.h"
+#include "kernels/packed_panel.h"
 #include "kernels/tree_allreduce.h"
 #include "numerics/optimizer.h"
 
@@ -64,7 +65,7 @@ static void fill(void) {
     for (int i = 0; i <= (int)best; i++) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
-        k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
+        k->widen = iv_widen_scalar, k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
         k->delta = iv_delta_heads;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);

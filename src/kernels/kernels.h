@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "numerics/activation.h"
 #include "numerics/attention.h"
-#include "numerics/weight_format.h"
+#include "numerics/weight_codes.h"
 
 #include <stdalign.h>
 #include <stdbool.h>
@@ -90,8 +90,15 @@ typedef struct iv_kernels {
 
     iv_tile_table tiles;
 
+    /* A group of a packed panel (packed_panel.h) as a plain panel of `type`: k x 32 weights, k a multiple of 16.
+     * scales: the group's head. No weight may be a NaN. */
+    void (*widen)(const iv_code_form *form, iv_dtype type, const void *scales, const void *codes, size_t k, void *out);
+
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);
+    float (*squares)(const float *x, size_t n);
+    void (*norm_by)(const float *x, const float *weight, float r, size_t n, iv_dtype type, void *out);
+    void (*center)(const float *x, size_t n, float *out);
     void (*rope)(float *x, const float *cosine, const float *sine, size_t pairs);
     void (*activate)(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out);
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);
@@ -133,6 +140,8 @@ typedef struct iv_kernels {
     /* The backward pass: the contracts of numerics/backward.h. */
     float (*rmsnorm_backward)(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
                               float *out);
+    float (*norm_dot)(const float *x, const float *w, float r, size_t n, const float *dy);
+    void (*norm_by_backward)(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out);
     void (*norm_weight_backward)(const float *dy, const float *x, float r, size_t n, float *sum);
     void (*activate_backward)(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
                               size_t n, iv_dtype to, void *dgate, void *dup);

@@ -2,6 +2,7 @@
  * memory once and stays in cache while all row tiles use it, in blocks of tiles that also fit in cache. */
 #include "kernels/linear.h"
 #include "base/size.h"
+#include "kernels/packed_panel.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -67,37 +68,45 @@ static void store_tile(const job *j, float *tile, size_t first_row, size_t rows,
  * one's wait is nothing to the rest, which want the panel from the second cache in time. */
 static iv_tile_prefetch prefetch_of(const iv_tile_kernel *kernel, const iv_matrix *w, size_t panel, size_t nth,
                                     size_t tiles) {
-    size_t pairs = w->k_padded / 2, sharers = tiles <= PREFETCH_SHARERS_MAX ? tiles : 1;
+    size_t pairs = w->k_padded / 2,
+           sharers = !iv_weight_is_plain(w->format) || tiles <= PREFETCH_SHARERS_MAX ? tiles : 1;
     size_t step = (w->panel_bytes / pairs + sharers - 1) / sharers;
-    size_t offset = sharers == 1 ? kernel->prefetch_bytes : w->panel_bytes + nth * pairs * step;
+    size_t offset =
+        sharers == 1 && iv_weight_is_plain(w->format) ? kernel->prefetch_bytes : w->panel_bytes + nth * pairs * step;
     return (iv_tile_prefetch){(uintptr_t)iv_matrix_panel(w, panel) + offset, step};
 }
 
 static void panel_group(void *context, size_t task, size_t worker) {
-    (void)worker;
     const job *j = context;
     const iv_matrix *w = j->a->weight;
+    bool is_packed = !iv_weight_is_plain(w->format);
+    char *widened = is_packed ? (char *)j->c->widened + worker * j->c->widened_bytes : NULL;
     size_t begin = task * j->group, end = iv_size_min(begin + j->group, w->panels);
     for (size_t block = 0; block < j->tiles; block += j->block) {
         size_t tiles = iv_size_min(j->block, j->tiles - block);
-        for (size_t p = begin; p < end; p++)
+        for (size_t p = begin; p < end; p++) {
+            const void *panel = is_packed ? widened : (const void *)iv_matrix_panel(w, p);
+            if (is_packed) iv_packed_panel_widen(j->c->kernels, w, p, widened);
             for (size_t i = 0; i < tiles; i++) {
                 size_t tile = block + i, first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
                 const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
                 _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-                j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves,
-                                  prefetch_of(j->kernel, w, p, i, tiles), out);
+                j->kernel->linear(packed, rows, panel, w->k_padded, j->leaves, prefetch_of(j->kernel, w, p, i, tiles),
+                                  out);
                 store_tile(j, out, first, rows, p);
             }
+        }
     }
 }
 
 /* Packs the rows into tiles. */
 static job job_of(const iv_compute *c, const iv_linear_args *a, int leaves) {
     const iv_matrix *w = a->weight;
-    job j = {
-        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, w->format), .leaves = leaves};
-    IV_ASSERT(j.kernel);
+    job j = {.c = c,
+             .a = a,
+             .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, iv_weight_plain(w->type)),
+             .leaves = leaves};
+    IV_ASSERT(j.kernel && (iv_weight_is_plain(w->format) || c->widened_bytes >= iv_widened_panel_bytes(w)));
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
@@ -144,6 +153,7 @@ static void continue_panel(void *context, size_t panel, size_t worker) {
 void iv_linear_continue(const iv_compute *c, const iv_linear_args *args, float *acc) {
     iv_linear_args a = *args;
     if (a.rows == 0 || a.weight->n == 0) return;
+    IV_ASSERT(iv_weight_is_plain(a.weight->format)); /* of the learner */
     a.out = acc;
     job j = job_of(c, &a, 1);
     pack_rows(&j);

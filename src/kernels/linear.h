@@ -22,7 +22,7 @@ typedef struct iv_linear_args {
 /* Scratch that iv_linear needs for up to `rows` rows of k inputs. False when the size overflows. */
 bool iv_linear_scratch(size_t rows, size_t k, size_t *bytes);
 
-/* The compute's scratch must suffice. */
+/* The compute's scratch must suffice, and where the weight is packed, its `widened`. */
 void iv_linear(const iv_compute *c, const iv_linear_args *args);
 
 /* The same with K cut into `leaves` chains, a power of two that divides the weight's own. */

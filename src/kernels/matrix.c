@@ -2,6 +2,7 @@
 #include "kernels/matrix.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
+#include "kernels/packed_panel.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -77,7 +78,7 @@ static void pack_rounded(uint32_t *panel, size_t c, const float *rows, size_t st
 }
 
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count) {
-    IV_ASSERT(first + count <= m->n && m->panel_columns == C);
+    IV_ASSERT(first + count <= m->n && m->panel_columns == C && iv_weight_is_plain(m->format));
     const char *row = rows;
     size_t row_bytes = stride * iv_dtype_bytes(from);
     for (size_t n = first, here; n < first + count; n += here, row += here * row_bytes) {
@@ -162,9 +163,24 @@ iv_status iv_matrix_put(iv_matrix *m, iv_memspace *memspace, iv_dtype from, cons
     return status;
 }
 
+/* Row by row as floats, which are exact in m->type. */
+static void unpack_packed(const iv_matrix *m, void *rows, size_t stride, size_t first, size_t count) {
+    float *row = malloc(m->k * sizeof *row);
+    IV_ASSERT(row);
+    for (size_t r = 0; r < count; r++) {
+        iv_packed_panel_row(m, first + r, row);
+        for (size_t k = 0; k < m->k; k++) put_f32(m->type, rows, r * stride + k, row[k]);
+    }
+    free(row);
+}
+
 void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t first, size_t count) {
     IV_ASSERT(first + count <= m->n && m->panel_columns == C);
     size_t width = iv_dtype_bytes(m->type);
+    if (!iv_weight_is_plain(m->format)) {
+        unpack_packed(m, rows, stride, first, count);
+        return;
+    }
     for (size_t r = 0; r < count; r++) {
         const unsigned char *panel = iv_matrix_panel(m, (first + r) / C);
         unsigned char *row = (unsigned char *)rows + r * stride * width;
@@ -174,6 +190,10 @@ void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t firs
 }
 
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {
+    if (!iv_weight_is_plain(m->format)) {
+        iv_packed_panel_row(m, n, out);
+        return;
+    }
     const unsigned char *panel = iv_matrix_panel(m, n / C);
     for (size_t k = 0; k < m->k; k++) out[k] = iv_element(m->type, panel, iv_panel_index(m->type, k, n % C));
 }

@@ -5,26 +5,19 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/memspace.h"
-#include "numerics/weight_format.h"
+#include "numerics/weight_codes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* y[n] = sum over k of W[n][k] x[k]. The owner of the matrix allocates the data (64-byte aligned). */
-/* The scales of a packed format: one for each block of rows x columns of W. */
-typedef struct iv_matrix_scales {
-    size_t block_rows, block_columns;
-    iv_dtype type;
-    unsigned char *data; /* [blocks of n][blocks of k]; NULL: the format has none, or has them in its blocks */
-} iv_matrix_scales;
-
 typedef struct iv_matrix {
-    iv_weight_format format; /* of data */
-    iv_matrix_scales scales;
-    iv_dtype type;   /* of the values that products see: BF16, F16 or F32. Plain formats are of this type */
-    size_t n, k;     /* outputs, inputs */
-    size_t k_padded; /* to a multiple of 16 */
-    size_t panels;   /* of 32 outputs, the last padded with zeros; of one output where rows are kept */
+    iv_weight_format format; /* of data: the plain one of `type`, else packed_panel.h */
+    iv_code_form codes;      /* of packed panels */
+    iv_dtype type;           /* of the values that products see: BF16, F16 or F32 */
+    size_t n, k;             /* outputs, inputs */
+    size_t k_padded;         /* to a multiple of 16 */
+    size_t panels;           /* of 32 outputs, the last padded with zeros; of one output where rows are kept */
     size_t panel_bytes;
     size_t panel_columns; /* 32 or 1 */
     bool paired; /* rows are n / 2 gates, then as many ups, interleaved: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
@@ -45,7 +38,8 @@ static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p)
 }
 
 /* Packs rows [first, first + count) of W, given as m->k `from` elements a row, `stride` elements from row to row,
- * rounding to m->type if `from` differs. The data must have been zeroed. Callers with disjoint rows may run at once. */
+ * rounding to m->type if `from` differs. Not for packed matrices. The data must have been zeroed. Callers with disjoint
+ * rows may run at once. */
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count);
 
 /* The same for a matrix of rows, whose data is in `memspace`. */

@@ -2,10 +2,12 @@
 #include "kv/groups.h"
 #include "base/size.h"
 
+#include <stdlib.h>
+
 enum { WASTE = 16 }; /* of the layers, one in so many may be an unused plane */
 
 static bool same_kind(const iv_kv_kind *a, const iv_kv_kind *b) {
-    return a->window == b->window && a->key_dim == b->key_dim && a->value_dim == b->value_dim;
+    return a->window == b->window && a->key_dim == b->key_dim && a->value_dim == b->value_dim && a->wide == b->wide;
 }
 
 /* The distinct kinds, in order of their first layer, and how many layers each has. */
@@ -67,7 +69,7 @@ bool iv_kv_groups_slide(const iv_kv_groups *g) {
 }
 
 size_t iv_kv_group_peak(const iv_kv_groups *g, size_t group, size_t tokens, size_t chunk) {
-    size_t all = iv_kv_pages_for(tokens), window = (size_t)g->kind[group].window;
+    size_t all = iv_kv_pages_for(tokens), window = (size_t)llabs(g->kind[group].window);
     if (window == 0) return all;
     return iv_size_min(all, iv_kv_pages_for(window - 1) + iv_kv_pages_for(chunk));
 }

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "numerics/attention.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,8 +20,9 @@ enum { IV_KV_GROUPS_MAX = 32 };
 
 /* What decides which layers may share a page table. */
 typedef struct iv_kv_kind {
-    int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
+    int64_t window; /* as iv_first_visible takes it: 0: none, below 0: chunks */
     size_t key_dim, value_dim;
+    bool wide; /* of layers with another number of heads */
 } iv_kv_kind;
 
 typedef struct iv_kv_groups {

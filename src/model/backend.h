@@ -24,8 +24,9 @@
 
 typedef struct iv_backend iv_backend;
 
-/* A norm of the model. `layer` is unused for IV_NORM_FINAL. */
-typedef enum iv_norm_kind { IV_NORM_ATTENTION, IV_NORM_MLP, IV_NORM_FINAL } iv_norm_kind;
+/* A norm of the model. `layer` is unused for IV_NORM_FINAL. IV_NORM_KEPT: none; normed stays as it is, and going back
+ * dnormed is kept until norm_backward of the layer's first norm, which adds it to its own. */
+typedef enum iv_norm_kind { IV_NORM_ATTENTION, IV_NORM_MLP, IV_NORM_FINAL, IV_NORM_KEPT } iv_norm_kind;
 typedef struct iv_norm {
     iv_norm_kind kind;
     size_t layer;

@@ -1,7 +1,7 @@
 /* decoder.c: the order of a decoder's blocks, the only place that knows it (NUMERICS.md 8.2).
  *
- * All families are pre-norm. R(v) rounds to the model's type; all other values are float32. [Parts in brackets] depend
- * on the family; Qwen3 has head norms, and no bias.
+ * This is the order with norms before the blocks; IV_NORMS_SHARED has one for both. R(v) rounds to the model's type;
+ * all other values are float32. [Parts in brackets] depend on the family; Qwen3 has head norms, and no bias.
  *
  *     x = embedding of the token                             embed
  *     for each layer:
@@ -25,6 +25,11 @@ static iv_norm norm_after(const iv_model *m, size_t i) {
     return (iv_norm){.kind = IV_NORM_FINAL};
 }
 
+/* The norm that the layer's MLP reads. */
+static iv_norm norm_of_mlp(const iv_model *m, size_t i) {
+    return (iv_norm){m->config.layer[i].norms == IV_NORMS_SHARED ? IV_NORM_KEPT : IV_NORM_MLP, i};
+}
+
 static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm next, iv_error *err) {
     switch (l->config->mlp) {
     case IV_MLP_DENSE: return b->ops->mlp(b, i, next, err);
@@ -44,7 +49,7 @@ static iv_status layer_forward(const iv_model *m, iv_backend *b, size_t i, bool 
         IV_TRY(b->ops->attention(b, i, err));
     }
     if (attention_only) return IV_OK;
-    IV_TRY(b->ops->attention_out(b, i, (iv_norm){IV_NORM_MLP, i}, err));
+    IV_TRY(b->ops->attention_out(b, i, norm_of_mlp(m, i), err));
     return mlp_block(b, &m->layers[i], i, norm_after(m, i), err);
 }
 
@@ -61,12 +66,12 @@ iv_status iv_decoder_recompute(const iv_model *m, iv_backend *b, size_t layer, i
     return layer_forward(m, b, layer, what == IV_RECOMPUTE_ATTENTION, err);
 }
 
-static iv_status mlp_block_backward(iv_backend *b, const iv_layer *l, size_t i, iv_error *err) {
-    if (l->config->mlp == IV_MLP_EXPERTS)
+static iv_status mlp_block_backward(const iv_model *m, iv_backend *b, size_t i, iv_error *err) {
+    if (m->layers[i].config->mlp == IV_MLP_EXPERTS)
         IV_TRY(b->ops->experts_backward(b, i, err));
     else
         IV_TRY(b->ops->mlp_backward(b, i, err));
-    return b->ops->norm_backward(b, (iv_norm){IV_NORM_MLP, i}, err);
+    return b->ops->norm_backward(b, norm_of_mlp(m, i), err);
 }
 
 static iv_status attention_block_backward(iv_backend *b, size_t i, iv_error *err) {
@@ -81,7 +86,7 @@ iv_status iv_decoder_backward(const iv_model *m, iv_backend *b, iv_error *err) {
     IV_TRY(b->ops->head_backward(b, err));
     for (size_t i = (size_t)m->config.layers; i-- > 0;) {
         IV_TRY(b->ops->restore(b, i, err));
-        IV_TRY(mlp_block_backward(b, &m->layers[i], i, err));
+        IV_TRY(mlp_block_backward(m, b, i, err));
         IV_TRY(attention_block_backward(b, i, err));
     }
     return b->ops->embed_backward(b, err);

@@ -23,7 +23,12 @@ iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error 
     size_t ranks = m->tp.ranks;
     size_t qkv = iv_qkv_leaves((size_t)c->kv_heads), up = leaves_of((size_t)c->intermediate_size),
            head = leaves_of((size_t)c->vocab_size), attended = leaves_of((size_t)(c->heads * c->head_dim));
+    bool has_wide = iv_config_has_wide(c);
+    size_t wide = has_wide ? iv_qkv_leaves((size_t)c->wide_kv_heads) : qkv;
     IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
+    IV_TRY(check_leaves(wide, ranks, "q, k and v (KV heads of layers that see all positions)", err));
+    if (has_wide)
+        IV_TRY(check_leaves(leaves_of((size_t)(c->heads * c->wide_head_dim)), ranks, "attention's output", err));
     IV_TRY(check_leaves(attended, ranks, "attention's output", err));
     IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
     bool dense = iv_config_has_mlp(c, IV_MLP_DENSE);
@@ -33,7 +38,7 @@ iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error 
     if (c->experts && (size_t)c->experts % ranks)
         return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",
                        ranks, (long long)c->experts);
-    *out = (iv_learner_leaves){qkv / ranks, dense ? up / ranks : 1, shared / ranks, head / ranks};
+    *out = (iv_learner_leaves){qkv / ranks, wide / ranks, dense ? up / ranks : 1, shared / ranks, head / ranks};
     return IV_OK;
 }
 

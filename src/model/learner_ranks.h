@@ -7,7 +7,7 @@
 /* Leaves of one rank: q, k and v; gate and up of dense layers, and of shared experts (1 if there are none); the head.
  */
 typedef struct iv_learner_leaves {
-    size_t qkv, up, shared, head;
+    size_t qkv, wide_qkv, up, shared, head;
 } iv_learner_leaves;
 
 /* Leaves of q, k and v over all ranks. */

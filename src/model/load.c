@@ -37,13 +37,13 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
     IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
     IV_ASSERT(o->rank_first + count <= ranks);
     first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows,
-    first->widen = o->widen;
+    first->widen = o->widen, first->packed = o->packed;
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
         m->config = first->config, m->gemm_type = first->gemm_type, m->tp = first->tp, m->rank = o->rank_first + r;
-        m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen;
+        m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen, m->packed = o->packed;
         last = last->next = m;
     }
     return IV_OK;
@@ -153,6 +153,20 @@ static void count_bytes(loading *job, size_t n) {
     }
 }
 
+/* Rows of a tensor of which slices are packed, read a second time as codes. */
+static iv_status load_codes(const loading *job, const iv_stored *t, const iv_tensor_info *from, size_t first,
+                            size_t rows, iv_error *err) {
+    size_t groups = iv_stored_code_groups(t);
+    iv_packed_codes_out o = {.codes = malloc(rows * t->columns), .scales = malloc(rows * groups * sizeof *o.scales)};
+    o.seconds = malloc(rows * groups * sizeof *o.seconds);
+    iv_status status = o.codes && o.scales && o.seconds
+                           ? iv_checkpoint_codes(job->c, from, first, rows, &o, err)
+                           : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
+    if (status == IV_OK) status = iv_stored_write_codes(t, first, rows, &o, err);
+    free(o.codes), free(o.scales), free(o.seconds);
+    return status;
+}
+
 static iv_status load_tensor(loading *job, iv_stored *t, const iv_tensor_info *from, iv_error *err) {
     size_t row = t->columns * iv_dtype_bytes(t->info.dtype), bytes = t->info.bytes;
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS; /* whole groups of rows */
@@ -168,6 +182,7 @@ static iv_status load_tensor(loading *job, iv_stored *t, const iv_tensor_info *f
         if (status != IV_OK) break;
         iv_digest_add(d, chunk, n);
         if (iv_stored_is_held(t)) status = iv_stored_write_rows(t, at / row, n / row, t->info.dtype, chunk, err);
+        if (status == IV_OK && iv_stored_code_groups(t)) status = load_codes(job, t, from, at / row, n / row, err);
         if (status != IV_OK) iv_error_prefix(err, "%s", iv_checkpoint_path(job->c, from));
         count_bytes(job, n);
     }
@@ -226,8 +241,8 @@ static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_model_op
     return status;
 }
 
-static size_t rope_bytes(const iv_model *m) {
-    return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float);
+static size_t rope_bytes(const iv_model *m, int rope) {
+    return m->rope_positions * (size_t)iv_config_rope_dim(&m->config, rope) / 2 * sizeof(float);
 }
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
@@ -235,7 +250,7 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
     iv_config_use_positions(&m->config, (int64_t)(o->longest ? o->longest : m->rope_positions));
     for (int i = 0; i < m->config.rope_count; i++) {
         iv_rope_table *t = &m->ropes[i];
-        t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
+        t->cosine = iv_memory_alloc(rope_bytes(m, i)), t->sine = iv_memory_alloc(rope_bytes(m, i));
         if (!t->cosine || !t->sine)
             return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
         iv_rope_tables(&m->config, i, pool, m->rope_positions, t->cosine, t->sine);
@@ -288,8 +303,8 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 void iv_model_close(iv_model *m) {
     if (!m) return;
     for (int i = 0; i < IV_ROPES_MAX; i++) {
-        iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
-        iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].cosine, rope_bytes(m, i));
+        iv_memory_free(m->ropes[i].sine, rope_bytes(m, i));
         iv_memory_free(m->ropes[i].query, m->rope_positions * sizeof *m->ropes[i].query);
     }
     free_shards(m);

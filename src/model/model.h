@@ -26,6 +26,7 @@ enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 typedef struct iv_mlp {
     iv_matrix gate_up, down[IV_RANK_NODES_MAX];
     float *gate_up_bias, *down_bias;
+    float *alpha_p, *alpha_n, *beta, *eps; /* of xIELU, one number each; or NULL */
 } iv_mlp;
 
 /* The same by name (tensors.h), whole: NULL where the layer has none. The first model of a process has them. */
@@ -33,13 +34,16 @@ typedef struct iv_tensor iv_tensor;
 typedef struct iv_stored iv_stored;
 typedef struct iv_mlp_tensors {
     iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+    iv_tensor *alpha_p, *alpha_n, *beta, *eps; /* of xIELU */
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
+    iv_tensor *scalar;
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *gate, *gate_bias; /* of attention's output */
     iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias,
         *delta_norm; /* of linear attention, with q, k, v and out; of a short convolution b, z (c), v (x), conv, out */
+    iv_tensor *router_norm, *expert_scales, *experts_norm, *experts_post_norm, *shared_post_norm;
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
     iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
@@ -63,7 +67,9 @@ typedef struct iv_layer {
     const iv_rope_table *rope;                  /* the rotation of q and k */
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
-    float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *q_norm, *k_norm;                     /* [head_dim], over all heads [the rank's heads][head_dim]; or NULL */
+    float *v_norm;                              /* [head_dim] of ones, or NULL */
+    float *scalar;                              /* of the residual stream behind the layer, or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_delta_weights delta;                     /* of linear attention */
     iv_matrix qkv;                    /* with a gate's rows behind v; of linear attention q, k, v, z, b, a; of a short
@@ -73,18 +79,25 @@ typedef struct iv_layer {
     iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
     float *router_bias;       /* [router.n], zero for the gate; or NULL */
     float *router_correction; /* [experts] or NULL */
-    iv_mlp shared;            /* as a dense layer's, by tp.shared; empty if there is none */
-    iv_mlp *experts;          /* [config.experts], of other ranks empty; one for a dense layer */
+    float *router_norm;   /* [hidden], of the router's input, which is scaled by hidden^-0.5; or NULL: it is normed */
+    float *expert_scales; /* [experts]: of the routing weights, or NULL */
+    float *experts_norm;  /* [hidden], of the experts' inputs; NULL: mlp_norm, which is that of the shared one */
+    float *experts_post_norm, *shared_post_norm; /* [hidden], of the sums of experts and of the shared one; or NULL */
+    iv_mlp shared;                               /* as a dense layer's, by tp.shared; empty if there is none */
+    iv_mlp *experts;                             /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
+
+/* The activation of an MLP of a layer, with numbers of its weights. */
+iv_activation iv_layer_activation(const iv_layer *l, const iv_mlp *w);
 
 typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;
     size_t rank;
-    bool widen, plain_rows; /* as iv_model_options */
-    iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
-    struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype gemm_type;     /* of GEMM inputs; that of keys and values is the kv_layout's */
+    bool widen, plain_rows, packed; /* as iv_model_options */
+    iv_memspace *memspace;          /* where the matrices are; NULL: here. Vectors are here in any case */
+    struct iv_model *next;          /* the shard of the next rank of this process; the first closes them all */
+    iv_dtype gemm_type;             /* of GEMM inputs; that of keys and values is the kv_layout's */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
@@ -125,6 +138,8 @@ typedef struct iv_model_options {
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
+    bool packed;                 /* here, not in a memory space: quantized matrices stay as the file stores them where
+                                  * their form allows, and rows of them cannot be written */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */

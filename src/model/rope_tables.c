@@ -37,7 +37,7 @@ void iv_rope_tables(const iv_model_config *config, int rope, iv_pool *pool, size
                     float *sine) {
     double frequencies[IV_HEAD_DIM_MAX / 2];
     const iv_rope_config *c = &config->ropes[rope];
-    size_t head_dim = (size_t)config->head_dim, rotated = c->rotated ? (size_t)c->rotated : head_dim;
+    size_t head_dim = (size_t)iv_config_rope_dim(config, rope), rotated = c->rotated ? (size_t)c->rotated : head_dim;
     bool long_lists = c->kind == IV_ROPE_LONG, ntk = c->kind == IV_ROPE_NTK;
     iv_rope_rule rule = {.theta = ntk ? iv_rope_ntk_theta(c->theta, c->factor, rotated) : c->theta,
                          .factor = long_lists || ntk ? 1 : c->factor,
@@ -51,12 +51,14 @@ void iv_rope_tables(const iv_model_config *config, int rope, iv_pool *pool, size
     if (c->kind == IV_ROPE_NONE)
         memset(frequencies, 0, sizeof frequencies);
     else
-        iv_rope_frequencies(&rule, rotated, frequencies);
+        iv_rope_frequencies(&rule, c->kind == IV_ROPE_PROPORTIONAL ? head_dim : rotated, frequencies);
     rope_job job = {frequencies, head_dim / 2, rotated / 2, positions, attention_of(c), cosine, sine};
     iv_pool_run(pool, (positions + ROWS_A_TASK - 1) / ROWS_A_TASK, rope_task, &job);
 }
 
 void iv_rope_query_scales(const iv_rope_config *c, size_t positions, float *out) {
     for (size_t p = 0; p < positions; p++)
-        out[p] = (float)(1 + c->query_beta * iv_log64(1.0 + (double)(p / (size_t)c->original_positions)));
+        out[p] =
+            (float)(1 + c->query_beta *
+                            iv_log64(1.0 + (double)((p + (size_t)c->query_shift) / (size_t)c->original_positions)));
 }

@@ -1,5 +1,6 @@
 /* scales.c: from doubles of the configuration to floats. */
 #include "model/scales.h"
+#include "model/model.h"
 #include "numerics/attention.h"
 #include "numerics/floats.h"
 
@@ -9,6 +10,10 @@ static float rounded(iv_dtype type, double x) {
     float y = (float)x;
     if (type == IV_BF16) return iv_bf16_to_f32(iv_bf16_from_f32(y));
     return type == IV_F16 ? iv_f16_to_f32(iv_f16_from_f32(y)) : y;
+}
+
+iv_activation iv_layer_activation(const iv_layer *l, const iv_mlp *w) {
+    return w->alpha_p ? iv_ref_xielu(*w->alpha_p, *w->alpha_n, *w->beta, *w->eps) : l->config->activation;
 }
 
 iv_scales iv_scales_of(const iv_model_config *c, iv_dtype gemm_type) {

@@ -189,7 +189,9 @@ static iv_status join(making *k, const iv_tensor_info *wanted, size_t count, con
     for (size_t i = 0; i < m->stored_count; i++) m->stored[i].count = 0;
     for (size_t i = 0; i < count; i++) {
         iv_stored *s = &m->stored[of[i].stored];
-        s->pieces[s->count++] = (iv_stored_piece){iv_model_tensor(m, wanted[i].name), of[i].at};
+        iv_tensor *t = iv_model_tensor(m, wanted[i].name);
+        t->has_codes = m->packed && !of[i].at.transposed && iv_checkpoint_form(k->c, of[i].stored, &t->codes);
+        s->pieces[s->count++] = (iv_stored_piece){t, of[i].at};
     }
     for (size_t i = 0; i < m->stored_count; i++) {
         iv_stored *s = &m->stored[i];
@@ -251,6 +253,8 @@ iv_tensor_info iv_stored_info(const iv_stored *s) {
     return info;
 }
 
+bool iv_stored_is_held(const iv_stored *s) { return s->count && !s->pieces[0].tensor->same_as; }
+
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
 /* Rows as in the checkpoint, and the part of a piece in them. */
@@ -287,14 +291,19 @@ static size_t stored_row(const iv_stored_piece *p, const window *w, size_t r) {
     return iv_place_row(&p->at, r) - w->first;
 }
 
+/* The same for rows of `row` bytes, of no transposed piece. */
+static void move_rows(const iv_stored_piece *p, const window *w, size_t row, bool to_stored, char *stored, char *own) {
+    for (size_t r = w->from; r < w->to; r++) {
+        char *there = stored + stored_row(p, w, r) * row, *here = own + (r - w->from) * row;
+        memcpy(to_stored ? there : here, to_stored ? here : there, row);
+    }
+}
+
 /* Between the stored rows and rows [from, to) of the tensor, one behind another. */
 static void move(const iv_stored_piece *p, const window *w, bool to_stored, char *stored, char *own) {
     size_t columns = p->tensor->columns, row = columns * w->width;
     if (!p->at.transposed) {
-        for (size_t r = w->from; r < w->to; r++) {
-            char *there = stored + stored_row(p, w, r) * row, *here = own + (r - w->from) * row;
-            memcpy(to_stored ? there : here, to_stored ? here : there, row);
-        }
+        move_rows(p, w, row, to_stored, stored, own);
         return;
     }
     stored += (p->at.block * w->s->group - w->first) * w->s->columns * w->width;
@@ -389,6 +398,45 @@ iv_status iv_stored_write_rows(const iv_stored *s, size_t first, size_t rows, iv
     return IV_OK;
 }
 
+size_t iv_stored_code_groups(const iv_stored *s) {
+    for (size_t i = 0; iv_stored_is_held(s) && i < s->count; i++)
+        if (s->pieces[i].tensor->packed) return (s->columns - 1) / s->pieces[i].tensor->codes.group + 1;
+    return 0;
+}
+
+static iv_status write_codes(const iv_stored_piece *p, const window *w, size_t groups, const iv_packed_codes_out *in,
+                             iv_error *err) {
+    size_t n = w->to - w->from, columns = w->s->columns, skip = p->at.begin + w->from - w->first;
+    if (is_straight(p)) {
+        const iv_packed_codes_out part = {in->codes + skip * columns, in->scales + skip * groups,
+                                          in->seconds + skip * groups};
+        iv_tensor_write_codes(p->tensor, w->from, n, &part);
+        return IV_OK;
+    }
+    size_t numbers = n * groups * sizeof *in->scales;
+    iv_packed_codes_out own = {malloc(n * columns), malloc(numbers), malloc(numbers)};
+    bool memory = own.codes && own.scales && own.seconds;
+    if (memory) {
+        move_rows(p, w, columns, false, (char *)in->codes, (char *)own.codes);
+        move_rows(p, w, groups * sizeof *in->scales, false, (char *)in->scales, (char *)own.scales);
+        move_rows(p, w, groups * sizeof *in->seconds, false, (char *)in->seconds, (char *)own.seconds);
+        iv_tensor_write_codes(p->tensor, w->from, n, &own);
+    }
+    free(own.codes), free(own.scales), free(own.seconds);
+    return memory ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
+}
+
+iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_packed_codes_out *in,
+                                iv_error *err) {
+    IV_ASSERT(first <= s->rows && rows <= s->rows - first && first % s->group == 0 && rows % s->group == 0);
+    window w = {.s = s, .first = first, .rows = rows, .width = 1};
+    size_t groups = iv_stored_code_groups(s);
+    for (size_t i = 0; i < s->count; i++)
+        if (s->pieces[i].tensor->packed && cut(&s->pieces[i], &w))
+            IV_TRY(write_codes(&s->pieces[i], &w, groups, in, err));
+    return IV_OK;
+}
+
 size_t iv_stored_rows_within(const iv_stored *s, iv_dtype dtype, size_t bytes) {
     size_t rows = iv_size_max(1, bytes / (s->columns * iv_dtype_bytes(dtype)));
     return iv_size_max(1, rows / s->group) * s->group;
@@ -479,8 +527,6 @@ iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim,
 }
 
 /* ---- digests -------------------------------------------------------------------------------------------- */
-
-bool iv_stored_is_held(const iv_stored *s) { return s->count && !s->pieces[0].tensor->same_as; }
 
 iv_status iv_stored_digest(iv_stored *s, iv_error *err) {
     iv_dtype type = iv_stored_info(s).dtype;

@@ -69,6 +69,13 @@ iv_status iv_stored_read_rows(const iv_stored *s, size_t first, size_t rows, iv_
 iv_status iv_stored_write_rows(const iv_stored *s, size_t first, size_t rows, iv_dtype from, const void *data,
                                iv_error *err);
 
+/* Where some of its pieces are held packed: how many groups of columns share a scale; 0: none is. */
+size_t iv_stored_code_groups(const iv_stored *s);
+
+/* The same rows to those pieces; in: as iv_checkpoint_codes gives them. */
+iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_packed_codes_out *in,
+                                iv_error *err);
+
 /* From any values of the model's tensors in the decoder's form (gradients): reads rows of one. */
 typedef iv_status iv_stored_source(void *user, const iv_tensor *t, size_t first, size_t rows, iv_dtype dtype, void *out,
                                    iv_error *err);

@@ -1,6 +1,7 @@
 /* tensor_data.c: between a checkpoint's rows and the slices that ranks hold. */
 #include "model/tensor_data.h"
 #include "base/size.h"
+#include "kernels/packed_panel.h"
 #include "numerics/floats.h"
 
 #include <stdlib.h>
@@ -165,7 +166,9 @@ static iv_status write_slice(const iv_tensor *t, const iv_tensor_slice *s, size_
     if (s->vector) {
         to_floats(from, part, end - begin, s->vector + at);
         for (size_t i = at; s->plus_one && i < at + (end - begin); i++) s->plus_one[i] = 1.0f + s->vector[i];
-    } else if (s->owner->memspace)
+    } else if (!iv_weight_is_plain(s->matrix->format))
+        return IV_OK;
+    else if (s->owner->memspace)
         return iv_matrix_put(s->matrix, s->owner->memspace, from, part, t->columns, at, end - begin, err);
     else
         iv_matrix_pack(s->matrix, from, part, t->columns, at, end - begin);
@@ -180,10 +183,27 @@ iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv
     return IV_OK;
 }
 
+void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_packed_codes_out *in) {
+    size_t groups = (t->columns - 1) / t->codes.group + 1;
+    for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
+        size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), skip = begin - first;
+        if (begin >= end || !s->matrix || iv_weight_is_plain(s->matrix->format)) continue;
+        const iv_packed_rows_in part = {.codes = in->codes + skip * t->columns + s->column,
+                                        .stride = t->columns,
+                                        .scales = in->scales + skip * groups,
+                                        .seconds = in->seconds + skip * groups,
+                                        .groups = groups,
+                                        .group = t->codes.group,
+                                        .column = s->column};
+        iv_packed_panel_put(s->matrix, &part, s->first + (begin - s->begin), end - begin);
+    }
+}
+
 iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const void *data, size_t bytes, iv_error *err) {
     if (t->unused) return iv_fail(err, IV_INVALID, "%s: the model does not use it", t->info.name);
     if (t->same_as)
         return iv_fail(err, IV_INVALID, "%s: is tied to %s: write that one", t->info.name, t->same_as->info.name);
+    if (t->packed) return iv_fail(err, IV_UNSUPPORTED, "%s: is held packed", t->info.name);
     IV_TRY(check_size(t, from, bytes, err));
     IV_TRY(iv_tensor_write_rows(t, 0, t->rows, from, data, err));
     t->changed = true;

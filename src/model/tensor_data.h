@@ -21,6 +21,9 @@ iv_status iv_tensor_read(const iv_tensor *t, iv_dtype dtype, void *out, size_t b
 iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv_dtype from, const void *data,
                                iv_error *err);
 
+/* The same rows to the slices that are packed, which iv_tensor_write_rows leaves out. in is as of t->codes. */
+void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_packed_codes_out *in);
+
 /* Replaces all rows, between two steps. bytes: the size of data, as above. The model keeps its digests until
  * iv_model_digest; on GPUs iv_gpu_model_refresh follows the last of several writes. IV_INVALID: the tensor is unused,
  * or is the same as another, which is to be written instead. */

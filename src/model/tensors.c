@@ -3,10 +3,12 @@
 #include "model/tensors.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
+#include "kernels/packed_panel.h"
 #include "model/stored.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,12 +113,27 @@ static size_t cut_rows(const cut *c, size_t tensors) {
     return n;
 }
 
-static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t tensors) {
+/* A cut inside a group keeps copies of the scale: its groups are as long as divides the cut's begin. A cut whose groups
+ * would be no multiple of 16 stays plain. */
+static bool pack_cut(cut *c, const iv_code_form *form, size_t columns) {
+    size_t group = form->group;
+    if (group >= columns) return iv_packed_panel_shape(c->matrix, form, c->k);
+    for (size_t rest = c->column; rest;) {
+        size_t next = group % rest;
+        group = rest, rest = next;
+    }
+    return group % 16 != 0 || iv_packed_panel_shape(c->matrix, form, group);
+}
+
+/* form: of the tensors' rows, which are `columns` wide; NULL: the matrix is plain. */
+static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t tensors,
+                           const iv_code_form *form, size_t columns) {
     size_t n = cut_rows(c, tensors), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
                              : iv_matrix_shape(c->matrix, type, n, c->k)) ||
+        (form && !c->owner->memspace && !pack_cut(c, form, columns)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
@@ -151,6 +168,19 @@ static iv_status biases(builder *b, const char *prefix, const stack_tensor *tens
     return IV_OK;
 }
 
+/* Whether tensors that are stacked may stay packed: they have one form, and their expansion is of the matrix's type. */
+static bool common_form(const builder *b, iv_tensor *const *t, size_t count, iv_dtype type, iv_code_form *out) {
+    for (size_t i = 0; i < count; i++) {
+        if (!b->c || !t[i]->has_codes || t[i]->info.dtype != type) return false;
+        iv_code_form f = t[i]->codes;
+        if (i > 0 && (f.format != out->format || f.second != out->second || f.scale_type != out->scale_type ||
+                      f.group != out->group))
+            return false;
+        *out = f;
+    }
+    return true;
+}
+
 /* Matrices stacked from tensors[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
 static iv_status stacked(builder *b, const char *prefix, const stack_tensor *tensors, size_t count, size_t k, cut *cuts,
                          size_t cut_count) {
@@ -168,7 +198,9 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
             if (t[i]->info.dtype != type) type = IV_F32;
     }
     size_t first[CUTS_MAX] = {0};
-    for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count));
+    iv_code_form form;
+    bool packed = common_form(b, t, count, type, &form);
+    for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
         t[i]->held = type;
         for (size_t j = 0; j < cut_count; j++) {
@@ -181,6 +213,7 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
                                                .column = cuts[j].column,
                                                .first = first[j]}));
             first[j] += end - begin;
+            if (!iv_weight_is_plain(cuts[j].matrix->format)) t[i]->packed = true;
         }
     }
     return cut_count && cuts[0].bias ? biases(b, prefix, tensors, count, cuts, cut_count) : IV_OK;
@@ -213,6 +246,21 @@ typedef struct mlp_shard {
     const iv_row_cut *row;
 } mlp_shard;
 
+/* The numbers of the activation, which every rank has. */
+static iv_status xielu(builder *b, const char *prefix, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
+    iv_mlp *first = mlps[0].mlp;
+    IV_TRY(vector(b, prefix, "act_fn.alpha_p", 1, &first->alpha_p, &named->alpha_p));
+    IV_TRY(vector(b, prefix, "act_fn.alpha_n", 1, &first->alpha_n, &named->alpha_n));
+    IV_TRY(vector(b, prefix, "act_fn.beta", 1, &first->beta, &named->beta));
+    IV_TRY(vector(b, prefix, "act_fn.eps", 1, &first->eps, &named->eps));
+    named->beta->constant = named->eps->constant = true;
+    for (size_t i = 1; i < count; i++) {
+        iv_mlp *to = mlps[i].mlp;
+        to->alpha_p = first->alpha_p, to->alpha_n = first->alpha_n, to->beta = first->beta, to->eps = first->eps;
+    }
+    return IV_OK;
+}
+
 /* leaves: of every matrix; 0: as its k has them. scaled: a GPU does not fuse the activation. */
 static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
                      bool scaled, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
@@ -238,6 +286,7 @@ static iv_status mlp(builder *b, const char *prefix, const iv_activation *activa
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
     IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
+    if (activation->kind == IV_ACTIVATION_XIELU && count) IV_TRY(xielu(b, prefix, mlps, count, named));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
     for (size_t i = 1; i < count; i++) mlps[i].mlp->down_bias = mlps[0].mlp->down_bias;
@@ -251,11 +300,11 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     iv_norm_places places = b->first->config.layer[index].norms;
     const struct {
-        const char *name[IV_NORMS_BOTH + 1]; /* by iv_norm_places; NULL: there is none */
+        const char *name[IV_NORMS_SHARED + 1]; /* by iv_norm_places; NULL: there is none */
         float **to;
         iv_tensor **tensor;
     } all[] = {
-        {{"input_layernorm", NULL, "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{"input_layernorm", NULL, "input_layernorm", "input_layernorm"}, &l->attention_norm, &n->attention_norm},
         {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
          &l->attention_post_norm,
          &n->attention_post_norm},
@@ -271,29 +320,76 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     return IV_OK;
 }
 
-/* One value a query head: of each rank those of its heads. */
-static iv_status sinks(builder *b, const char *at, size_t index) {
+/* Some values a head: of each rank those of its query heads, or of its KV heads. */
+typedef struct head_vector {
+    const char *name;
+    bool kv;
+    size_t each; /* values of a head */
+    size_t to;   /* offset of the vector in iv_layer */
+    iv_tensor **tensor;
+} head_vector;
+
+static iv_status head_values(builder *b, const char *at, size_t index, const head_vector *v) {
+    const iv_model_config *c = &b->first->config;
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
-    snprintf(name, sizeof name, "%sself_attn.sinks", at);
-    IV_TRY(find(b, name, 1, (size_t)b->first->config.heads, 0, &t));
-    t->held = IV_F32, b->first->layer_tensors[index].sinks = t;
+    snprintf(name, sizeof name, "%s%s", at, v->name);
+    size_t heads = (size_t)(v->kv ? iv_config_kv_heads(c, (int64_t)index) : c->heads);
+    IV_TRY(find(b, name, 1, heads * v->each, 0, &t));
+    t->held = IV_F32, *v->tensor = t;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_tp_shard *s = &m->tp.shard[m->rank];
-        float *to = m->layers[index].sinks = IV_ARENA_NEW(&m->arena, s->heads ? s->heads : 1, float);
+        const iv_tp_shard *s = iv_tp_shard_of(&m->tp, m->rank, c->layer[index].wide);
+        size_t begin = (v->kv ? s->kv_head_first : s->head_first) * v->each,
+               n = (v->kv ? s->kv_heads : s->heads) * v->each;
+        float *to = IV_ARENA_NEW(&m->arena, n ? n : 1, float);
         if (!to) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
-        IV_TRY(add_slice(
-            b, t,
-            (iv_tensor_slice){.owner = m, .vector = to, .begin = s->head_first, .end = s->head_first + s->heads}));
+        *(float **)(void *)((char *)&m->layers[index] + v->to) = to;
+        IV_TRY(add_slice(b, t, (iv_tensor_slice){.owner = m, .vector = to, .begin = begin, .end = begin + n}));
     }
+    return IV_OK;
+}
+
+/* The weights of a norm that has none; at an offset of iv_layer. */
+static iv_status ones(builder *b, size_t index, size_t dim, size_t to) {
+    float *values = IV_ARENA_NEW(&b->first->arena, dim, float);
+    if (!values) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
+    for (size_t i = 0; i < dim; i++) values[i] = 1.0f;
+    for (size_t r = 0; r < b->shards; r++) *(float **)(void *)((char *)&b->shard[r]->layers[index] + to) = values;
+    return IV_OK;
+}
+
+/* No tensors: weights of 1, in layers with a rotation. */
+static iv_status plain_head_norms(builder *b, size_t index, size_t dim) {
+    const iv_model_config *c = &b->first->config;
+    if (c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
+    IV_TRY(ones(b, index, dim, offsetof(iv_layer, q_norm)));
+    return ones(b, index, dim, offsetof(iv_layer, k_norm));
+}
+
+static iv_status head_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t dim = (size_t)iv_config_head_dim(&b->first->config, (int64_t)index);
+    if (b->first->config.qk_norm_whole) {
+        const head_vector q = {"self_attn.q_norm.weight", false, dim, offsetof(iv_layer, q_norm), &n->q_norm},
+                          k = {"self_attn.k_norm.weight", true, dim, offsetof(iv_layer, k_norm), &n->k_norm};
+        IV_TRY(head_values(b, at, index, &q));
+        return head_values(b, at, index, &k);
+    }
+    if (b->first->config.qk_norm_plain) return plain_head_norms(b, index, dim);
+    IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+    IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
+    for (size_t r = 1; r < b->shards; r++)
+        b->shard[r]->layers[index].q_norm = l->q_norm, b->shard[r]->layers[index].k_norm = l->k_norm;
     return IV_OK;
 }
 
 static iv_status attention(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
-    size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
-    size_t q = (size_t)c->heads * dim, kv = (size_t)c->kv_heads * dim;
+    size_t hidden = (size_t)c->hidden_size, dim = (size_t)iv_config_head_dim(c, (int64_t)index), outs = 0;
+    size_t q = (size_t)c->heads * dim, kv = (size_t)iv_config_kv_heads(c, (int64_t)index) * dim;
+    bool wide = c->layer[index].wide;
     iv_layer *l = &b->first->layers[index];
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     const stack_tensor qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
@@ -305,7 +401,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     bool gated = c->layer[index].attention_gate;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        const iv_tp_shard *s = iv_tp_shard_of(&m->tp, m->rank, wide);
         size_t q_begin = s->head_first * dim, kv_begin = s->kv_head_first * dim;
         size_t q_end = q_begin + s->heads * dim, kv_end = kv_begin + s->kv_heads * dim;
         in_cuts[r] = (cut){.owner = m,
@@ -314,17 +410,16 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .of = {{q_begin, q_end}, {kv_begin, kv_end}, {kv_begin, kv_end}},
                            .k = hidden};
         if (gated) in_cuts[r].of[3].begin = q_begin, in_cuts[r].of[3].end = q_end;
-        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &iv_tp_out(&m->tp, wide)->of[m->rank], hidden);
     }
     IV_TRY(norms(b, at, index));
-    IV_TRY(stacked(b, at, qkv, 3 + gated, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, qkv, c->layer[index].values_are_keys ? 2 : 3 + gated, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
-    if (c->qk_norm) {
-        IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
-        IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
-    }
-    return c->attention_sinks ? sinks(b, at, index) : IV_OK;
+    if (c->qk_norm) IV_TRY(head_norms(b, at, index));
+    if (c->value_norm) IV_TRY(ones(b, index, dim, offsetof(iv_layer, v_norm)));
+    const head_vector sinks = {"self_attn.sinks", false, 1, offsetof(iv_layer, sinks), &n->sinks};
+    return c->attention_sinks ? head_values(b, at, index, &sinks) : IV_OK;
 }
 
 /* A vector of which each rank has the values of its heads. parts: as many as `begin` and `end` have, of one rank. */
@@ -333,8 +428,8 @@ typedef struct head_parts {
     float **out;
 } head_parts;
 
-static iv_status head_vector(builder *b, const char *at, const char *suffix, size_t n, const head_parts *ranks,
-                             iv_tensor **tensor) {
+static iv_status parts_vector(builder *b, const char *at, const char *suffix, size_t n, const head_parts *ranks,
+                              iv_tensor **tensor) {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s%s", at, suffix);
     IV_TRY(find(b, name, 1, n, 0, tensor));
@@ -376,9 +471,9 @@ static iv_status delta_vectors(builder *b, const char *at, size_t index) {
         a_log[r] = (head_parts){1, {s->linear_value_first}, {s->linear_value_first + s->linear_values}, &w->a_log};
         dt_bias[r] = a_log[r], dt_bias[r].out = &w->dt_bias;
     }
-    IV_TRY(head_vector(b, at, "linear_attn.conv1d.weight", (2 * keys + heads * value) * taps, conv, &n->conv));
-    IV_TRY(head_vector(b, at, "linear_attn.A_log", heads, a_log, &n->a_log));
-    return head_vector(b, at, "linear_attn.dt_bias", heads, dt_bias, &n->dt_bias);
+    IV_TRY(parts_vector(b, at, "linear_attn.conv1d.weight", (2 * keys + heads * value) * taps, conv, &n->conv));
+    IV_TRY(parts_vector(b, at, "linear_attn.A_log", heads, a_log, &n->a_log));
+    return parts_vector(b, at, "linear_attn.dt_bias", heads, dt_bias, &n->dt_bias);
 }
 
 static iv_status linear_attention(builder *b, const char *at, size_t index) {
@@ -436,7 +531,7 @@ static iv_status short_conv(builder *b, const char *at, size_t index) {
     IV_TRY(norms(b, at, index));
     IV_TRY(stacked(b, at, in, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, hidden, out_cuts, outs));
-    return head_vector(b, at, "conv.conv.weight", hidden * taps, conv, &n->conv);
+    return parts_vector(b, at, "conv.conv.weight", hidden * taps, conv, &n->conv);
 }
 
 static iv_status mixer(builder *b, const char *at, size_t index) {
@@ -463,6 +558,24 @@ static iv_status router(builder *b, const char *at, size_t index) {
     if (!c->router_correction) return IV_OK;
     IV_TRY(vector(b, at, "mlp.gate.e_score_correction_bias", experts, &l->router_correction, &n->router_correction));
     n->router_correction->constant = true;
+    return IV_OK;
+}
+
+/* Norms of experts, of the shared one, and of the router. */
+static iv_status expert_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t hidden = (size_t)b->first->config.hidden_size, experts = (size_t)b->first->config.experts;
+    IV_TRY(vector(b, at, "router.scale", hidden, &l->router_norm, &n->router_norm));
+    IV_TRY(vector(b, at, "router.per_expert_scale", experts, &l->expert_scales, &n->expert_scales));
+    IV_TRY(norm(b, at, "pre_feedforward_layernorm_2.weight", hidden, &l->experts_norm, &n->experts_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_1.weight", hidden, &l->shared_post_norm, &n->shared_post_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_2.weight", hidden, &l->experts_post_norm, &n->experts_post_norm));
+    for (size_t r = 1; r < b->shards; r++) {
+        iv_layer *to = &b->shard[r]->layers[index];
+        to->router_norm = l->router_norm, to->expert_scales = l->expert_scales, to->experts_norm = l->experts_norm;
+        to->shared_post_norm = l->shared_post_norm, to->experts_post_norm = l->experts_post_norm;
+    }
     return IV_OK;
 }
 
@@ -501,6 +614,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
         IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES,
                    c->mlp_bias, &held, count, &b->first->layer_tensors[index].experts[e]));
     }
+    if (c->expert_norms) IV_TRY(expert_norms(b, at, index));
     return shared_expert(b, at, index);
 }
 
@@ -511,6 +625,11 @@ static iv_status layer(builder *b, size_t index) {
     bool moe = c->layer[index].mlp == IV_MLP_EXPERTS;
     mlp_shard mlps[IV_RANKS_MAX];
     IV_TRY(mixer(b, at, index));
+    if (c->layer_scalars) {
+        iv_tensor **scalar = &b->first->layer_tensors[index].scalar;
+        IV_TRY(vector(b, at, "layer_scalar", 1, &b->first->layers[index].scalar, scalar));
+        (*scalar)->constant = true;
+    }
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
@@ -518,7 +637,8 @@ static iv_status layer(builder *b, size_t index) {
         l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
-        l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
+        l->out_bias = first->out_bias;
+        l->scalar = first->scalar;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
         mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};

@@ -30,6 +30,9 @@ struct iv_tensor {
     bool constant;            /* of the model, but not trained */
     bool unused;              /* a buffer of old exports, a wrapper's tower: hashed at load, not held */
     size_t offset;            /* among the trained parameters: parameters.h */
+    bool has_codes;           /* the file has it in a form in which a CPU may hold it: packed.h */
+    bool packed;              /* some slices are packed matrices */
+    iv_code_form codes;       /* where has_codes: of the file's rows */
     bool changed;             /* since the digests were made */
 };
 

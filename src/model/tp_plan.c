@@ -48,9 +48,10 @@ static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
         iv_tree_order_make(all, count, &cuts->order);
 }
 
-static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, iv_tp_shard *s) {
-    size_t dim = (size_t)c->head_dim, group = (size_t)(c->heads / c->kv_heads);
-    const iv_row_cut *out = &tp->out.of[r];
+static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, bool wide, iv_tp_shard *s) {
+    size_t dim = (size_t)(wide ? c->wide_head_dim : c->head_dim),
+           group = (size_t)(c->heads / (wide ? c->wide_kv_heads : c->kv_heads));
+    const iv_row_cut *out = &iv_tp_out(tp, wide)->of[r];
     *s = (iv_tp_shard){0};
     if (out->k) {
         s->head_first = out->first / dim;
@@ -99,7 +100,12 @@ iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline,
     cut_rows(&out->down, (size_t)c->intermediate_size, ranks, baseline);
     if (c->shared_intermediate_size) cut_rows(&out->shared, (size_t)c->shared_intermediate_size, ranks, baseline);
     if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1, baseline);
-    for (size_t r = 0; r < ranks; r++) shard_of(c, out, r, &out->shard[r]);
+    bool wide = iv_config_has_wide(c);
+    if (wide) cut_rows(&out->wide_out, (size_t)(c->heads * c->wide_head_dim), ranks, baseline);
+    for (size_t r = 0; r < ranks; r++) {
+        shard_of(c, out, r, false, &out->shard[r]);
+        shard_of(c, out, r, wide, &out->wide[r]);
+    }
     return IV_OK;
 }
 

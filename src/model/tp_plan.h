@@ -47,11 +47,19 @@ typedef struct iv_tp_shard {
 typedef struct iv_tp_plan {
     size_t ranks;
     iv_tp_shard shard[IV_RANKS_MAX];
-    iv_row_cuts out, down;   /* down: of dense layers */
+    iv_tp_shard wide[IV_RANKS_MAX]; /* the same with the heads of layers that are wide; those of `shard` without any */
+    iv_row_cuts out, down;          /* down: of dense layers */
+    iv_row_cuts wide_out;
     iv_row_cuts mixer_out;   /* out of layers with a state; no cut where there are none */
     iv_row_cuts shared;      /* down of the shared expert; a rank may have none of it */
     iv_row_cuts expert_down; /* of one expert, which one rank has whole */
 } iv_tp_plan;
+
+/* A rank's shard as a layer has heads, and how attention's output is cut there. */
+static inline const iv_tp_shard *iv_tp_shard_of(const iv_tp_plan *tp, size_t rank, bool wide) {
+    return wide ? &tp->wide[rank] : &tp->shard[rank];
+}
+static inline const iv_row_cuts *iv_tp_out(const iv_tp_plan *tp, bool wide) { return wide ? &tp->wide_out : &tp->out; }
 
 /* IV_UNSUPPORTED names the reason if a model cannot be sharded over this number of ranks. */
 iv_status iv_tp_plan_make(const iv_model_config *config, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err);

@@ -40,8 +40,10 @@ static inline float iv_attention_scale_log2e(size_t head_dim) {
 /* A sink as the softmax takes it: times log2(e), rounded once. */
 static inline float iv_sink_log2e(float sink) { return sink * 0x1.715476p+0f; }
 
-/* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
+/* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all, and one below 0 the keys of
+ * the row's chunk: positions are divided into chunks of -window. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
+    if (window < 0) return position / -window * -window;
     return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
@@ -56,7 +58,7 @@ typedef struct iv_ref_attention_args {
     iv_dtype type;      /* of q, k, v and of the rounded weights: BF16, F16 or F32 */
     size_t head_dim;    /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
     int64_t position;   /* of the query */
-    int64_t window;     /* 0, or how many keys including its own a row sees */
+    int64_t window;     /* 0, or how many keys including its own a row sees; below 0: chunks */
     float scale_log2e;  /* of scores, times log2(e), rounded once to float; above 0 */
     float score_inner;  /* 0, or scores become tanh(score * score_inner) first */
     const float *sink;  /* NULL, or the head's: one more term of the softmax's sum, without a value */

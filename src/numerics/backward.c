@@ -8,19 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
-                              float *out) {
-    float r = iv_ref_rms_factor(x, eps, n), lanes[IV_ROW_LANES] = {0};
+float iv_ref_norm_dot(const float *x, const float *w, float r, size_t n, const float *dy) {
+    float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) {
         float *lane = &lanes[i % IV_ROW_LANES];
         *lane = iv_fma(dy[i] * w[i], x[i] * r, *lane);
     }
-    float c = iv_ref_fold_lanes(lanes) / (float)n;
+    return iv_ref_fold_lanes(lanes);
+}
+
+float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
+                              float *out) {
+    float r = iv_ref_rms_factor(x, eps, n), c = iv_ref_norm_dot(x, w, r, n, dy) / (float)n;
     for (size_t i = 0; i < n; i++) {
         float t = iv_fma(-(x[i] * r), c, dy[i] * w[i]);
         out[i] = iv_canonical(add ? iv_fma(t, r, add[i]) : t * r);
     }
     return r;
+}
+
+void iv_ref_norm_by_backward(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out) {
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(iv_fma(-(x[i] * r), c, dy[i] * w[i]) * r);
 }
 
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum) {
@@ -44,6 +52,17 @@ void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void 
         store(to, dup, i, du);
         if (gate) store(to, dgate, i, dg);
     }
+}
+
+void iv_ref_xielu_sums(const iv_activation *a, iv_dtype type, const void *x, const float *da, size_t n, float sums[2]) {
+    float lanes[2][IV_ROW_LANES] = {{0}}, eps = (float)a->eps;
+    for (size_t i = 0; i < n; i++) {
+        float v = iv_element(type, x, i);
+        bool above = v > 0.0f;
+        float *lane = &lanes[!above][i % IV_ROW_LANES], part = above ? v * v : v_xielu_rest(v, v_at_most(v, eps));
+        *lane = iv_fma(da[i], part, *lane);
+    }
+    for (size_t k = 0; k < 2; k++) sums[k] = iv_ref_fold_lanes(lanes[k]);
 }
 
 void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,

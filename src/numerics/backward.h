@@ -13,6 +13,11 @@
 float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
                               float *out);
 
+/* The same for one of several heads with a common factor r (iv_ref_heads_factor): a head's part of the sum of
+ * (dy * w) (x * r), in lanes; and the gradient of x from c, the sum of these parts in order over all elements. */
+float iv_ref_norm_dot(const float *x, const float *w, float r, size_t n, const float *dy);
+void iv_ref_norm_by_backward(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out);
+
 /* One row's part of the gradient of w, added to sum[n]: dy[i] * (x[i] * r). */
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 
@@ -20,6 +25,10 @@ void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_
  * `to`. gate and dgate may be NULL if it has no gate. */
 void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
                               size_t n, iv_dtype to, void *dgate, void *dup);
+
+/* A row's parts of the gradients of xIELU's two numbers, over typed x: of `positive`, the fold of lanes fma(da, x^2, l)
+ * over x > 0, and of `negative` that of fma(da, e, l) over the others, e what it multiplies. */
+void iv_ref_xielu_sums(const iv_activation *a, iv_dtype type, const void *x, const float *da, size_t n, float sums[2]);
 
 /* The gradient of a row's logits, rounded to `type`: c * (softmax(x)[i] - (i == target)), with the row's max and sum as
  * iv_ref_sum_exp makes them. Only columns [first, first + n) of the row are given in x and written. */

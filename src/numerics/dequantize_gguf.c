@@ -1,11 +1,13 @@
 /* dequantize_gguf.c: GGUF's blocks. A function a format: one block of its elements. */
 #include "numerics/dequantize.h"
-#include "numerics/floats.h"
+#include "numerics/gguf_fields.h"
 
 enum { QK = 32, QK_K = 256 };
 
-static uint16_t u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
-static float half(const uint8_t *p) { return iv_f16_to_f32(u16(p)); }
+static uint16_t u16(const uint8_t *p) { return iv_gguf_u16(p); }
+static float half(const uint8_t *p) { return iv_gguf_half(p); }
+static int nibble(const uint8_t *q, int i) { return iv_gguf_nibble(q, i); }
+static int fifth(const uint8_t *qh, int i) { return iv_gguf_fifth(qh, i); }
 
 static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
@@ -13,10 +15,6 @@ static void q8_0(const uint8_t *b, float *y) {
     float d = half(b);
     for (int i = 0; i < QK; i++) y[i] = (float)(int8_t)b[2 + i] * d;
 }
-
-/* Of 32 elements the first 16 are the low nibbles. */
-static int nibble(const uint8_t *q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
-static int fifth(const uint8_t *qh, int i) { return (qh[i / 8] >> (i % 8) & 1) << 4; }
 
 static void q4_0(const uint8_t *b, float *y) {
     float d = half(b);
@@ -45,7 +43,7 @@ static void iq4_nl(const uint8_t *b, float *y) {
 
 static void mxfp4(const uint8_t *b, float *y) {
     static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    float d = iv_float(b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23); /* half of the scale */
+    float d = iv_gguf_half_e8m0(b[0]);
     for (int i = 0; i < QK; i++) y[i] = d * (float)doubled[nibble(b + 1, i)];
 }
 
@@ -70,19 +68,11 @@ static void q3_k(const uint8_t *b, float *y) {
     }
 }
 
-/* Scale and minimum k of eight, six bits each in twelve bytes. */
-static void six_bits(const uint8_t *s, int k, int *scale, int *min) {
-    if (k < 4)
-        *scale = s[k] & 63, *min = s[4 + k] & 63;
-    else
-        *scale = (s[4 + k] & 15) | (s[k - 4] >> 2 & 48), *min = s[4 + k] >> 4 | (s[k] >> 2 & 48);
-}
-
 static void q4_k(const uint8_t *b, float *y) {
     float d = half(b), dmin = half(b + 2);
     for (int i = 0; i < QK_K; i++) {
         int scale, min, q = b[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
-        six_bits(b + 4, i / 32, &scale, &min);
+        iv_gguf_six_bits(b + 4, i / 32, &scale, &min);
         float dl = d * (float)scale, ml = dmin * (float)min;
         y[i] = dl * (float)q - ml;
     }
@@ -93,7 +83,7 @@ static void q5_k(const uint8_t *b, float *y) {
     for (int i = 0; i < QK_K; i++) {
         int scale, min, q = b[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
         q |= (b[16 + i % 32] >> (i / 32) & 1) << 4;
-        six_bits(b + 4, i / 32, &scale, &min);
+        iv_gguf_six_bits(b + 4, i / 32, &scale, &min);
         float dl = d * (float)scale, ml = dmin * (float)min;
         y[i] = dl * (float)q - ml;
     }

@@ -2,6 +2,7 @@
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/activate.h"
+#include "numerics/elementary64.h"
 
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     for (size_t stride = IV_ROW_LANES / 2; stride > 0; stride /= 2)
@@ -9,16 +10,36 @@ float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     return lanes[0];
 }
 
-float iv_ref_rms_factor(const float *x, float eps, size_t n) {
+float iv_ref_squares(const float *x, size_t n) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
-    float mean = iv_ref_fold_lanes(lanes) / (float)n;
+    return iv_ref_fold_lanes(lanes);
+}
+
+float iv_ref_rms_factor(const float *x, float eps, size_t n) {
+    float mean = iv_ref_squares(x, n) / (float)n;
     return 1.0f / sqrtf(mean + eps);
 }
 
-void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
-    float r = iv_ref_rms_factor(x, eps, n);
+float iv_ref_heads_factor(const float *squares, size_t heads, size_t head_dim, float eps) {
+    float sum = 0.0f;
+    for (size_t h = 0; h < heads; h++) sum = sum + squares[h];
+    return 1.0f / sqrtf(sum / (float)(heads * head_dim) + eps);
+}
+
+void iv_ref_norm_by(const float *x, const float *weight, float r, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical((x[i] * r) * weight[i]);
+}
+
+void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
+    iv_ref_norm_by(x, weight, iv_ref_rms_factor(x, eps, n), n, out);
+}
+
+void iv_ref_center(const float *x, size_t n, float *out) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = lanes[i % IV_ROW_LANES] + x[i];
+    float mean = iv_ref_fold_lanes(lanes) / (float)n;
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(x[i] - mean);
 }
 
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs) {
@@ -34,6 +55,16 @@ const iv_activation iv_silu = {.kind = IV_ACTIVATION_SILU};
 void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out) {
     iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_activate(a->kind, f, gate ? gate[i] : 0.0f, up[i]));
+}
+
+static double softplus(double x) { return x > 700 ? x : iv_log64(1 + iv_exp64(x)); }
+
+iv_activation iv_ref_xielu(float alpha_p, float alpha_n, float beta, float eps) {
+    return (iv_activation){.kind = IV_ACTIVATION_XIELU,
+                           .positive = softplus((double)alpha_p),
+                           .negative = (double)beta + softplus((double)alpha_n),
+                           .beta = (double)beta,
+                           .eps = (double)eps};
 }
 
 void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {

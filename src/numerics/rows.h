@@ -22,11 +22,23 @@ float iv_ref_rms_factor(const float *x, float eps, size_t n);
 /* out[i] = (x[i] * r) * weight[i]. */
 void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out);
 
+/* The parts of a norm over several heads, whose elements ranks share: a head's sum of squares, in lanes; the factor of
+ * all of them, their sums added in order; and out[i] = (x[i] * r) * weight[i]. */
+float iv_ref_squares(const float *x, size_t n);
+float iv_ref_heads_factor(const float *squares, size_t heads, size_t head_dim, float eps);
+void iv_ref_norm_by(const float *x, const float *weight, float r, size_t n, float *out);
+
+/* out[i] = x[i] - the mean of x, whose sum is in lanes. A LayerNorm is the RMSNorm of a centered row. */
+void iv_ref_center(const float *x, size_t n, float *out);
+
 /* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 
 /* out[i] = the activation of gate[i] and up[i]; gate may be NULL if it has none. */
 void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out);
+
+/* xIELU's numbers from a layer's weights: softplus(alpha_p), beta + softplus(alpha_n), in double. */
+iv_activation iv_ref_xielu(float alpha_p, float alpha_n, float beta, float eps);
 
 /* x[i] = outer * tanh(x[i] * inner): a soft cap, of logits (inner = 1 / cap, outer = cap) or of attention's scores. */
 void iv_ref_cap(float *x, float inner, float outer, size_t n);

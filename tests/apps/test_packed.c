@@ -48,6 +48,7 @@ static void formats_are_shown(void **state) {
         expect_ok();
         expect_out(models[i].format);
         expect_out("In memory as bfloat16");
+        expect_out("\n  expanded "); /* and so more than what is held */
         if (i < 2) expect_out("activations        not quantized");
     }
 }
@@ -55,7 +56,7 @@ static void formats_are_shown(void **state) {
 static void verify_finds_no_difference(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT; i += 2) {
-        RUN("verify", source_path(models[i].model), "--max-tokens", "4", "--axes", "batch,chunk,threads,isa,tp",
+        RUN("verify", source_path(models[i].model), "--max-tokens", "4", "--axes", "batch,chunk,threads,isa,tp,weights",
             "--combinations", "2", "--scalar-tokens", "20");
         expect_ok();
         expect_out("unique outputs 1 at most");
@@ -67,6 +68,43 @@ static size_t logits_of(const char *model, char *out) {
     RUN("logits", model, "--ids", "1,5,7,9,11,2", "--dtype", "bfloat16", "--out", in_folder("logits"));
     expect_ok();
     return read_back("logits", out);
+}
+
+static void weights_never_change_a_bit(void **state) {
+    (void)state;
+    static const char *const dtypes[] = {"bfloat16", "float16", "float32"};
+    static char want[OUTPUT_MAX], got[OUTPUT_MAX];
+    for (size_t i = 0; i < COUNT; i++)
+        for (size_t d = 0; d < 3; d++) {
+            char model[4096];
+            snprintf(model, sizeof model, "%s", source_path(models[i].model));
+            RUN("logits", model, "--ids", "1,5,7,9,11,2", "--dtype", dtypes[d], "--weights", "expanded", "--out",
+                in_folder("logits"));
+            expect_ok();
+            size_t n = read_back("logits", want);
+            RUN("logits", model, "--ids", "1,5,7,9,11,2", "--dtype", dtypes[d], "--out", in_folder("logits"));
+            expect_ok();
+            assert_true(n > 1000 && n == read_back("logits", got));
+            assert_memory_equal(want, got, n);
+        }
+    RUN("logits", source_path(models[0].model), "--ids", "1", "--weights", "8bit", "--out", in_folder("logits"));
+    expect_error(2, "--weights: wanted one of: auto packed expanded, found '8bit'");
+}
+
+/* One unit in the last place of one scale is another model. */
+static void a_changed_scale_is_another_model(void **state) {
+    (void)state;
+    static char bytes[OUTPUT_MAX], want[OUTPUT_MAX], got[OUTPUT_MAX];
+    FILE *f = fopen(source_path(MODELS "gguf_llama_q8_0_a/model.gguf"), "rb");
+    assert_non_null(f);
+    size_t size = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    write_file("same.gguf", bytes, size);
+    size_t n = logits_of(in_folder("same.gguf"), want);
+    bytes[size - 34] ^= 1; /* the last tensor's last block of Q8_0 begins with its scale */
+    write_file("changed.gguf", bytes, size);
+    assert_true(n > 1000 && n == logits_of(in_folder("changed.gguf"), got));
+    if (memcmp(want, got, n) == 0) fail_msg("a scale was changed, the logits were not");
 }
 
 /* A copy of Gemma 3's checkpoint whose layers have the pattern of its GGUF files. */
@@ -138,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_have_the_same_bits),  cmocka_unit_test(formats_are_shown),
         cmocka_unit_test(verify_finds_no_difference), cmocka_unit_test(families_have_the_same_logits),
-        cmocka_unit_test(a_copy_next_to_a_gguf),      cmocka_unit_test(what_is_refused)};
+        cmocka_unit_test(a_copy_next_to_a_gguf),      cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(weights_never_change_a_bit), cmocka_unit_test(a_changed_scale_is_another_model)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -221,7 +221,7 @@ static void usage_is_checked(void **state) {
         {{"verify", "tiny-math", "--train", "--device", "gpu"}, "--device: wanted one of: auto cpu cuda, found 'gpu'"},
         {{"verify", "tiny-math", "--train", "--axes", "batch"},
          "--axes: wanted some of threads,isa,tp,device,world,micro-batch,recompute,resume, found 'batch'"},
-        {{"verify", "tiny-math", "--axes", "world"}, "speculative,device, found 'world'"},
+        {{"verify", "tiny-math", "--axes", "world"}, "speculative,device,weights, found 'world'"},
         {{"verify", "tiny-math", "--train", "--worlds", "0"}, "--worlds: wanted numbers from 1 to 64, found 0"},
         {{"verify", "tiny-math", "--train", "--axes=tp", "--worlds=2"}, "--worlds needs world among --axes"},
         {{"verify", "tiny-math", "--train", "--steps", "0"}, "--steps: wanted"},

@@ -22,7 +22,7 @@ DUMMY = ("--load-format", "dummy")
 # flag: kind, its value (None: it has none), and flags that the comparison has, too
 ROWS = {
     "config": (NEVER, MADE / "config.yaml"), "host": (NEVER, "127.0.0.1"), "port": (NEVER, "0"), "served-model-name": (NEVER, "a,b"),
-    "tool-call-parser": (NEVER, "none"), "split-special-tokens": (CHANGES, None), "proof-urls": (NEVER, "http://127.0.0.1:9"),
+    "tool-call-parser": (NEVER, "none"), "reasoning-parser": (NEVER, "deepseek_r1"), "split-special-tokens": (CHANGES, None), "proof-urls": (NEVER, "http://127.0.0.1:9"),
     "max-queued-requests": (NEVER, "9"), "max-connections-per-client": (NEVER, "9"), "max-request-body": (NEVER, "100000"),
     "max-unread-bytes": (NEVER, "1000000"), "response-dir": (NEVER, MADE / "responses"), "max-stored-responses": (NEVER, "9", "--response-dir", MADE / "a"),
     "max-stored-bytes": (NEVER, "9M", "--response-dir", MADE / "b"), "drain-timeout": (NEVER, "3"), "engine-process": (NEVER, "off"),
@@ -31,6 +31,7 @@ ROWS = {
     "allow-flush": (NEVER, None), "allowed-hosts": (NEVER, "a"), "allowed-origins": (NEVER, "http://a"), "metrics-compat": (NEVER, "vllm"),
     "log-format": (NEVER, "json"), "log-level": (NEVER, "info"), "log-file": (NEVER, "/dev/stderr"), "disable-log-requests": (NEVER, None),
     "load-format": (CHANGES, "dummy"), "dummy-seed": (CHANGES, "7", *DUMMY), "device": (NEVER, "cpu"), "enforce-eager": (NEVER, None),
+    "weights": (NEVER, "expanded"),
     "arithmetic": (CHANGES, "tc16"), "dtype": (CHANGES, "float32"), "numerics": (CHANGES, "vanilla"), "isa": (NEVER, "scalar"), "threads": (NEVER, "1"),
     "tensor-parallel-size": (NEVER, "2"), "rank-transport": (NEVER, "host"), "rank-timeout": (NEVER, "1000"), "max-model-len": (NEVER, "512"),
     "max-num-seqs": (NEVER, "2"), "max-num-batched-tokens": (NEVER, "16"), "step-target": (NEVER, "5"), "kv-cache-memory": (NEVER, "16M"), "state-cache-memory": (NEVER, "1M"),

@@ -196,7 +196,7 @@ static void activation_tapes(void **state) {
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = random_n(&r), rows = rng_below(&r, 16), stride = rng_below(&r, 2) ? iv_padded_k(n) : n;
         iv_dtype type = types[trial % 3];
-        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702, 0.8, 0.7, 0.5, -1e-2};
         bool gated = iv_activation_is_gated(&a), grouped = gated && n % 8 == 0 && rng_below(&r, 2);
         size_t width = iv_dtype_bytes(type), all = gated ? 2 * n : n;
         float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n);
@@ -236,7 +236,7 @@ static void activations_backward(void **state) {
         size_t n = random_n(&r), rows = rng_below(&r, 12), all = iv_padded_k(n),
                leaves = (size_t)iv_leaf_count(all, IV_SUM_OF_RANKS);
         size_t part = rng_below(&r, 2) ? all / leaves : 16 * (1 + rng_below(&r, all / 16 + 4));
-        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702, 0.8, 0.7, 0.5, -1e-2};
         bool gated = iv_activation_is_gated(&a);
         size_t inputs = gated ? 2 : 1, apart = gated ? part : 0;
         size_t stride = ((n + part - 1) / part + rng_below(&r, 2)) * inputs * part + rng_below(&r, 3) * 4;

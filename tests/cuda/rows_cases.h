@@ -147,7 +147,7 @@ static void rmsnorm(void **state) {
 
 /* Any kind, with a small limit, which values reach. */
 static iv_activation random_activation(rng *r) {
-    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702, 0.8, 0.7, 0.5, -1e-2};
 }
 
 static void activations(void **state) {
@@ -211,6 +211,7 @@ typedef struct rotation {
     size_t width, kv_bytes;
     uint64_t bad;
     unsigned char *pages, *q, *q_raw, *k_raw;
+    const float *factor; /* of the heads at work, of a norm over all */
 } rotation;
 
 static void want_raw(const rotation *t) {
@@ -237,6 +238,10 @@ static void want_head(const rotation *t, const float *from, const float *norm, s
     size_t d = t->a.kv.head_dim;
     float x[512];
     memcpy(x, from, d * sizeof *x);
+    if (t->factor) {
+        iv_ref_norm_by(x, norm, *t->factor, d, x);
+        norm = NULL;
+    }
     if (norm && !t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
     iv_ref_rope(x, t->a.cosine + position * (d / 2), t->a.sine + position * (d / 2), d / 2);
     if (norm && t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
@@ -248,11 +253,19 @@ static void want_rotated(rotation *t) {
     for (size_t row = 0; row < t->a.rows; row++) {
         const float *from = t->a.qkv + row * t->width;
         size_t position = (size_t)t->a.positions[row];
+        float squares[64], whole[2];
+        for (size_t h = 0; h < t->a.heads + kv_heads; h++) squares[h] = iv_ref_squares(from + h * d, d);
+        whole[0] = iv_ref_heads_factor(squares, t->a.heads, d, t->a.eps);
+        whole[1] = iv_ref_heads_factor(squares + t->a.heads, kv_heads, d, t->a.eps);
+        t->factor = t->a.factors ? &whole[0] : NULL;
+        size_t apart = t->a.factors ? d : 0; /* from a head's weights to the next one's */
         for (size_t h = 0; h < t->a.heads; h++)
-            want_head(t, from + h * d, t->a.q_norm, position, t->q + (row * t->a.heads + h) * d * element);
+            want_head(t, from + h * d, t->a.q_norm ? t->a.q_norm + h * apart : NULL, position,
+                      t->q + (row * t->a.heads + h) * d * element);
+        t->factor = t->a.factors ? &whole[1] : NULL;
         for (size_t h = 0; h < kv_heads && t->a.slots[row] >= 0; h++) {
             unsigned char k[512 * 4], v[512 * 4];
-            want_head(t, from + (t->a.heads + h) * d, t->a.k_norm, position, k);
+            want_head(t, from + (t->a.heads + h) * d, t->a.k_norm ? t->a.k_norm + h * apart : NULL, position, k);
             for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, v, i, from[(t->a.heads + kv_heads + h) * d + i]);
             if (!finite_bits(t->a.kv.type, k, d) || !finite_bits(t->a.kv.type, v, d)) {
                 uint64_t here = (uint64_t)t->a.layer << 32 | row;
@@ -271,7 +284,8 @@ static void rotation_trial(rng *r, size_t trial) {
     static const size_t dims[] = {2, 6, 64, 80, 96, 128, 128, 192, 256, 512};
     size_t d = dims[rng_below(r, 10)], rows = 1 + rng_below(r, ROWS), kv_heads = 1 + rng_below(r, 4);
     size_t heads = kv_heads * (1 + rng_below(r, 5));
-    bool norms = rng_below(r, 2);
+    bool norms = rng_below(r, 2), whole = norms && rng_below(r, 2); /* over all heads */
+    size_t weights = whole ? (heads + kv_heads) * d : 2 * d, of_k = whole ? heads * d : d;
     rotation t = {.width = (heads + 2 * kv_heads) * d, .bad = UINT64_MAX};
     int32_t positions[ROWS];
     int64_t slots[ROWS];
@@ -280,13 +294,14 @@ static void rotation_trial(rng *r, size_t trial) {
         slots[i] = rng_below(r, 8) ? (int64_t)(i * 9 + rng_below(r, 9)) : -1; /* distinct */
     }
     float *qkv = random_values(r, rng_below(r, 4) ? NORMAL : (family)rng_below(r, FAMILIES), IV_F32, rows * t.width);
-    float *norm = random_values(r, NORMAL, IV_F32, 2 * d), *table = random_values(r, NORMAL, IV_F32, POSITIONS * d);
+    float *norm = random_values(r, NORMAL, IV_F32, weights), *table = random_values(r, NORMAL, IV_F32, POSITIONS * d);
     t.a = (iv_gpu_rotate_args){.qkv = qkv,
                                .rows = rows,
                                .heads = heads,
                                .q_norm = norms ? norm : NULL,
-                               .k_norm = norms ? norm + d : NULL,
-                               .norms_behind = rng_below(r, 2),
+                               .k_norm = norms ? norm + of_k : NULL,
+                               .factors = whole ? table : NULL, /* here only whether there are any */
+                               .norms_behind = !whole && rng_below(r, 2),
                                .eps = 1e-6f,
                                .cosine = table,
                                .sine = table + POSITIONS * d / 2,
@@ -297,15 +312,17 @@ static void rotation_trial(rng *r, size_t trial) {
     size_t element = iv_dtype_bytes(t.a.kv.type), kv_bytes = PAGES * iv_gpu_kv_page_bytes(&t.a.kv),
            q = rows * heads * d;
     size_t k = rows * kv_heads * d;
-    bool raw = rng_below(r, 2);
+    bool raw = !whole && rng_below(r, 2);
     t.pages = calloc(kv_bytes, 1), t.q = malloc(q * element);
     t.q_raw = malloc(q * element), t.k_raw = malloc(k * element);
     iv_gpu_rotate_args a = t.a;
     a.kv.pages = gpu_copy(t.pages, kv_bytes), a.q = gpu_room(q * element);
     a.qkv = gpu_copy(qkv, rows * t.width * sizeof *qkv), a.cosine = gpu_copy(table, POSITIONS * d * sizeof *table);
     a.sine = a.cosine + POSITIONS * d / 2;
-    float *gpu_norm = gpu_copy(norm, 2 * d * sizeof *norm);
-    a.q_norm = norms ? gpu_norm : NULL, a.k_norm = norms ? gpu_norm + d : NULL;
+    float *gpu_norm = gpu_copy(norm, weights * sizeof *norm), *factors = gpu_room(2 * rows * sizeof *factors);
+    a.q_norm = norms ? gpu_norm : NULL, a.k_norm = norms ? gpu_norm + of_k : NULL;
+    a.factors = whole ? factors : NULL;
+    if (whole) GPU_OK(iv_gpu_head_factors(a.qkv, rows, heads, kv_heads, d, a.eps, factors, NULL));
     a.positions = gpu_copy(positions, rows * sizeof *positions), a.slots = gpu_copy(slots, rows * sizeof *slots);
     a.bad = gpu_copy(&(uint64_t){UINT64_MAX}, sizeof *a.bad);
     if (raw) a.q_raw = gpu_room(q * element), a.k_raw = gpu_room(k * element);
@@ -321,8 +338,24 @@ static void rotation_trial(rng *r, size_t trial) {
     if (*bad != t.bad) fail_msg("bad: wanted %llx, got %llx", (unsigned long long)t.bad, (unsigned long long)*bad);
     cudaFree(a.kv.pages), cudaFree(a.q), cudaFree((void *)a.qkv), cudaFree((void *)a.cosine), cudaFree(gpu_norm);
     cudaFree((void *)a.positions), cudaFree((void *)a.slots), cudaFree(a.bad), cudaFree(a.q_raw), cudaFree(a.k_raw);
+    cudaFree(factors);
     free(t.q_raw), free(t.k_raw);
     free(bad), free(qkv), free(norm), free(table), free(t.pages), free(t.q);
+}
+
+static void centered_rows(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("center");
+    for (size_t trial = 0; trial < trials(40, 1000); trial++) {
+        size_t n = 1 + rng_below(&r, rng_below(&r, 2) ? 90 : 3000), rows = 1 + rng_below(&r, 12);
+        float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * n), *want = malloc(rows * n * 4);
+        float *from = gpu_copy(x, rows * n * 4), *to = gpu_room(rows * n * 4);
+        for (size_t i = 0; i < rows; i++) iv_ref_center(x + i * n, n, want + i * n);
+        GPU_OK(iv_gpu_center(from, n, rows, to, NULL));
+        assert_gpu_has("center", want, to, rows * n, 4, false);
+        cudaFree(from), cudaFree(to), free(x), free(want);
+    }
 }
 
 static void rotations(void **state) {

@@ -82,6 +82,31 @@ static void page_tables_of_groups(void **state) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_digest(&m, &ways[i], want);
 }
 
+/* What one GPU does and several do not: norms over all heads, LayerNorm; and the activation xIELU. */
+static void families_of_one_gpu(void **state) {
+    (void)state;
+    static const model_case models[] = {
+        {"olmo2", "tests/data/families/olmo2_a", false, false, {1, 5, 20}},
+        {"olmo3", "tests/data/families/olmo3_a", false, false, {1, 5, 20}},
+        {"minimax_m2", "tests/data/families/minimax_m2_a", false, true, {1, 5, 11}},
+        {"cohere2", "tests/data/families/cohere2_a", false, false, {1, 5, 20}},
+        {"apertus", "tests/data/families/apertus_a", false, false, {1, 5, 20}},
+    };
+    static const way cpu = {"cpu", false, false, 1, 64, 0},
+                     ways[] = {{"cuda", false, false, 1, 64, 0}, {"cuda", true, true, 1, 9, 0}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        char want[65];
+        iv_error err;
+        ASSERT_OK(digest_of(&models[m], &cpu, want, &err), &err);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_digest(&models[m], &ways[i], want);
+    }
+    const way two = {"cuda", false, false, 2, 64, 0};
+    char unused[65];
+    iv_error err;
+    assert_int_equal(digest_of(&models[2], &two, unused, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "model_type minimax_m2: several GPUs have no norm over all heads yet"));
+}
+
 /* Control: tensor-core results with a flipped lowest bit, one in 64. */
 static void control_a_flipped_bit_differs(void **state) {
     (void)state;
@@ -308,10 +333,13 @@ static void experts_are_those_of_the_cpu(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gpus_have_the_cpus_digests), cmocka_unit_test(page_tables_of_groups),
-        cmocka_unit_test(control_a_flipped_bit_differs),       cmocka_unit_test(gpus_in_trouble),
-        cmocka_unit_test(tensors_are_replaced_one_by_one),     cmocka_unit_test(weights_are_updated),
-        cmocka_unit_test(experts_are_those_of_the_cpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_have_the_cpus_digests),
+                                       cmocka_unit_test(page_tables_of_groups),
+                                       cmocka_unit_test(families_of_one_gpu),
+                                       cmocka_unit_test(control_a_flipped_bit_differs),
+                                       cmocka_unit_test(gpus_in_trouble),
+                                       cmocka_unit_test(tensors_are_replaced_one_by_one),
+                                       cmocka_unit_test(weights_are_updated),
+                                       cmocka_unit_test(experts_are_those_of_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

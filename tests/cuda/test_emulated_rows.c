@@ -95,17 +95,13 @@ static void local_allreduces(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(embedding, any_machine),
-                                       cmocka_unit_test_setup(rmsnorm, any_machine),
-                                       cmocka_unit_test_setup(additions, any_machine),
-                                       cmocka_unit_test_setup(logit_shapes, any_machine),
-                                       cmocka_unit_test_setup(activations, any_machine),
-                                       cmocka_unit_test_setup(copies, any_machine),
-                                       cmocka_unit_test_setup(rotations, any_machine),
-                                       cmocka_unit_test_setup(routes, any_machine),
-                                       cmocka_unit_test_setup(packed_rows, any_machine),
-                                       cmocka_unit_test_setup(combinations, any_machine),
-                                       cmocka_unit_test(local_allreduces),
-                                       cmocka_unit_test(planted_mistakes_are_caught)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(embedding, any_machine),     cmocka_unit_test_setup(rmsnorm, any_machine),
+        cmocka_unit_test_setup(additions, any_machine),     cmocka_unit_test_setup(logit_shapes, any_machine),
+        cmocka_unit_test_setup(activations, any_machine),   cmocka_unit_test_setup(copies, any_machine),
+        cmocka_unit_test_setup(centered_rows, any_machine), cmocka_unit_test_setup(rotations, any_machine),
+        cmocka_unit_test_setup(routes, any_machine),        cmocka_unit_test_setup(packed_rows, any_machine),
+        cmocka_unit_test_setup(combinations, any_machine),  cmocka_unit_test(local_allreduces),
+        cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

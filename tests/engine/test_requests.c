@@ -106,6 +106,9 @@ static void options_are_checked(void **state) {
     REFUSED(IV_INVALID, "arithmetic", o.arithmetic = "fast");
     REFUSED(IV_INVALID, "isa", o.isa = "neon");
     REFUSED(IV_INVALID, "rank_transport: wanted auto, nccl or host, found 'x'", o.rank_transport = "x");
+    REFUSED(IV_INVALID, "weights: wanted auto, packed or expanded, found '8bit'", o.weights = "8bit");
+    REFUSED(IV_UNSUPPORTED, "weights packed: an engine that is trainable holds them expanded; wanted auto or expanded",
+            o.weights = "packed", o.trainable = true);
     REFUSED(IV_INVALID, "max_num_seqs", o.max_num_seqs = 1025);
     REFUSED(IV_INVALID, "max_num_batched_tokens", o.max_num_batched_tokens = 65537);
     REFUSED(IV_INVALID, "threads", o.threads = 257);

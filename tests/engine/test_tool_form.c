@@ -26,6 +26,13 @@ static iv_tool_form form_of(const char *template) {
     "<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n" \
     "{% endfor %}</function>\n"
 
+#define LOW "\xe2\x96\x81"
+#define MARK(words) "<\xef\xbd\x9ctool" LOW words "\xef\xbd\x9c>"
+#define made_v31                                                                \
+    EACH_CALL MARK("calls" LOW "begin")                                         \
+        MARK("call" LOW "begin") "{{ f.name }}" MARK("sep") "{{ f.arguments | " \
+                                                            "tojson }}" MARK("call" LOW "end") END
+
 static void made_templates(void **state) {
     (void)state;
     static const struct {
@@ -51,6 +58,34 @@ static void made_templates(void **state) {
         {EACH_CALL "<tool_call>\n" TAGS "</tool_call>" END, IV_TOOL_FORM_QWEN3_CODER},
         {EACH_CALL "<tool_call>" TAGS END "{\"probe_key\"}", IV_TOOL_FORM_QWEN3_CODER},
         {EACH_CALL "<other:tool_call>\n" TAGS "</other:tool_call>" END, IV_TOOL_FORM_HERMES},
+        {EACH_CALL "<seed:tool_call>\n" TAGS "</seed:tool_call>" END, IV_TOOL_FORM_SEED_OSS},
+        {EACH_CALL "<minimax:tool_call>\n<invoke name=\"{{ f.name }}\">\n{% for k, v in f.arguments | items %}"
+                   "<parameter name=\"{{ k }}\">{{ v }}</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>" END,
+         IV_TOOL_FORM_MINIMAX_M2},
+        {EACH_CALL "\n<tool_call>{{ f.name }}\n{% for k, v in f.arguments | items %}<arg_key>{{ k }}</arg_key>\n"
+                   "<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>" END,
+         IV_TOOL_FORM_GLM},
+        {EACH_CALL "<|tool_call|>[{{ f | tojson }}]" END, IV_TOOL_FORM_GRANITE},
+        {EACH_CALL "functools[{{ f | tojson }}]" END, IV_TOOL_FORM_PHI4_MINI},
+        {EACH_CALL "<tool_calls>[{{ f | tojson }}]</tool_calls>" END, IV_TOOL_FORM_HUNYUAN},
+        {EACH_CALL MARK("calls" LOW "begin") MARK("call" LOW "begin") "function" MARK(
+             "sep") "{{ f.name }}\n```json\n{{ f.arguments | tojson }}\n```" MARK("call" LOW "end") END,
+         IV_TOOL_FORM_DEEPSEEK_V3},
+        {made_v31, IV_TOOL_FORM_DEEPSEEK_V31},
+        {EACH_CALL "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ f.arguments | tojson }}"
+                   "<|tool_call_end|>" END,
+         IV_TOOL_FORM_KIMI_K2},
+        {EACH_CALL "[{{ f.name }}({% for k, v in f.arguments | items %}{{ k }}={{ v | tojson }}{% endfor %})]" END,
+         IV_TOOL_FORM_PYTHONIC},
+        {EACH_CALL "<|python_start|>[{{ f.name }}({% for k, v in f.arguments | items %}{{ k }}={{ v | tojson }}"
+                   "{% endfor %})]<|python_end|>" END,
+         IV_TOOL_FORM_LLAMA4_PYTHONIC},
+        {EACH_CALL "<function_calls>{{ f.name }}({% for k, v in f.arguments | items %}{{ k }}={{ v | tojson }}"
+                   "{% endfor %})</function_calls>" END,
+         IV_TOOL_FORM_OLMO3},
+        {EACH_CALL "<|start|>assistant to=functions.{{ f.name }}<|channel|>commentary json<|message|>"
+                   "{{ f.arguments | tojson }}<|call|>" END,
+         IV_TOOL_FORM_HARMONY},
         {EACH_CALL "<tool_call><function={{ f.name }}>{{ f.arguments | tojson }}</function></tool_call>" END,
          IV_TOOL_FORM_HERMES},
     };
@@ -116,6 +151,11 @@ static void tokens_alone(void **state) {
                  {{"[TOOL_CALLS]", "<|python_tag|>"}, IV_TOOL_FORM_MISTRAL},
                  {{"[TOOL_CALLS]", "[ARGS]"}, IV_TOOL_FORM_MISTRAL_ARGS},
                  {{"<|python_tag|>", "x"}, IV_TOOL_FORM_LLAMA3_JSON},
+                 {{"<|channel|>", "<|call|>"}, IV_TOOL_FORM_HARMONY},
+                 {{"<tool_call>", "<arg_key>"}, IV_TOOL_FORM_GLM},
+                 {{"<seed:tool_call>", "x"}, IV_TOOL_FORM_SEED_OSS},
+                 {{"<|tool_call|>", "x"}, IV_TOOL_FORM_GRANITE},
+                 {{"<|tool_call|>", "<|tool|>"}, IV_TOOL_FORM_PHI4_MINI},
                  {{"y", "x"}, IV_TOOL_FORM_HERMES}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         scratch s;

@@ -2,6 +2,8 @@
  *
  * Cases are edits of a small valid file: keys of `edit` replace or add to those of the base. */
 #include "scratch.h"
+#include "base/file.h"
+#include "format/config_fields.h"
 #include "format/json.h"
 #include "format/model_config.h"
 
@@ -477,7 +479,92 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
         }
     expect_error("norm", parse_edit("llama", "{\"use_qk_norm\":true}", &c, &err), &err, IV_UNSUPPORTED,
                  "use_qk_norm: wanted false");
+    parse_ok("llama",
+             "{\"model_type\":\"minimax_m2\",\"head_dim\":16,\"rotary_dim\":8,\"num_local_experts\":4,"
+             "\"num_experts_per_tok\":2,\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,"
+             "\"shared_intermediate_size\":0}",
+             &c); /* MiniMax-M2 */
+    assert_true(c.qk_norm && c.qk_norm_whole && c.ropes[0].rotated == 8 && c.router_correction && c.norm_topk_prob);
+    expect_error("norm",
+                 parse_edit("llama",
+                            "{\"model_type\":\"minimax_m2\",\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+                            "\"scoring_func\":\"softmax\"}",
+                            &c, &err),
+                 &err, IV_UNSUPPORTED, "scoring_func: wanted sigmoid, found 'softmax'");
+    parse_ok("llama",
+             "{\"model_type\":\"llama4_text\",\"intermediate_size_mlp\":96,\"num_local_experts\":4,"
+             "\"interleave_moe_layer_step\":2,\"attention_chunk_size\":32,\"no_rope_layers\":[],\"use_qk_norm\":true,"
+             "\"no_rope_layer_interval\":2,\"attn_temperature_tuning\":4,\"num_experts_per_tok\":1}",
+             &c); /* Llama 4 Maverick */
+    assert_true(c.intermediate_size == 96 && c.shared_intermediate_size == c.moe_intermediate_size);
+    assert_true(c.layer[0].mlp == IV_MLP_DENSE && c.layer[1].mlp == IV_MLP_EXPERTS && c.router_scales_inputs);
+    assert_true(c.layer[0].window == -32 && c.layer[1].window == 0 && c.sliding_window == 32);
+    const iv_rope_config *none = &c.ropes[c.layer[1].rope];
+    assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
+    expect_error(
+        "known", parse_edit("llama", "{\"model_type\":\"muse_glimmer\"}", &c, &err), &err, IV_UNSUPPORTED,
+        "model_type 'muse_glimmer' is not supported: it needs a gate of attention's output (supported: qwen3, ");
+    parse_ok("llama", "{\"model_type\":\"granite_swa\",\"sliding_window\":32,\"layer_rope_theta\":[0,1e4,1e4,1e4]}",
+             &c);
+    assert_true(c.attention_sinks && c.layer[0].window == 0 && c.layer[1].window == 32 && c.layer[0].rope == 1);
+    assert_true(c.ropes[1].kind == IV_ROPE_NONE && c.ropes[0].theta == 1e4);
+    expect_error("thetas",
+                 parse_edit("llama", "{\"model_type\":\"granite_swa\",\"layer_rope_theta\":[0,1e4,2e4,1e4]}", &c, &err),
+                 &err, IV_UNSUPPORTED, "layer_rope_theta[2]: wanted 10000 as in other layers, or 0, found 20000");
+    parse_ok("llama",
+             "{\"model_type\":\"cohere2\",\"logit_scale\":0.25,\"layer_norm_eps\":1e-4,\"sliding_window\":64,"
+             "\"sliding_window_pattern\":2,\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"
+             "\"use_parallel_block\":true,\"use_gated_activation\":true}",
+             &c); /* Command A */
+    assert_true(c.layer_norm && c.rms_norm_eps == 1e-4 && c.logits_divisor == 4 && c.ropes[0].neighbours);
+    assert_true(c.layer[0].norms == IV_NORMS_SHARED && c.layer[0].window == 64 && c.layer[0].rope == 0);
+    assert_true(c.layer[1].window == 0 && c.ropes[c.layer[1].rope].kind == IV_ROPE_NONE);
+    parse_ok("llama",
+             "{\"model_type\":\"olmo3\",\"rope_theta\":500000,\"sliding_window\":64,\"rope_scaling\":{\"rope_type\":"
+             "\"yarn\",\"factor\":8,\"original_max_position_embeddings\":64}}",
+             &c); /* Olmo-3-7B: the scaling is of the layers that see all positions */
+    assert_true(c.rope_count == 2 && c.ropes[1].kind == IV_ROPE_DEFAULT && c.layer[0].rope == 1);
     parse_ok("qwen3_moe", "{\"use_qk_norm\":true,\"qkv_bias\":false}", &c); /* Qwen3-Coder-480B-A35B */
+}
+
+/* Both spellings of heads of two sizes are one model, and what is not implemented is refused. */
+static void gemma4(void **state) {
+    (void)state;
+    static const char *const spellings[] = {"config.json", "config_published_form.json"};
+    uint8_t digest[2][32];
+    iv_model_config c;
+    iv_error err;
+    for (size_t i = 0; i < 2; i++) {
+        char path[4400];
+        iv_buf text = {0};
+        snprintf(path, sizeof path, "%s/tests/data/families/gemma4_text_a/%s", INVAR_SOURCE_DIR, spellings[i]);
+        ASSERT_OK(iv_file_read(path, 1 << 20, &text, &err), &err);
+        ASSERT_OK(iv_model_config_parse("c", text.data, text.len, &c, &err), &err);
+        iv_digest *d = iv_digest_new();
+        iv_config_describe(&c, d), iv_digest_finish(d, digest[i]);
+        iv_buf_free(&text);
+    }
+    assert_memory_equal(digest[0], digest[1], sizeof digest[0]);
+    assert_true(c.layer[3].wide && c.layer[3].values_are_keys && !c.layer[0].wide && c.layer[0].window == 8);
+    assert_true(iv_config_head_dim(&c, 3) == 16 && iv_config_kv_heads(&c, 3) == 1 && c.ropes[0].head_dim == 16);
+    assert_true(c.ropes[0].kind == IV_ROPE_PROPORTIONAL && c.ropes[0].rotated == 4 && c.layer[0].rope == 1);
+    static const struct {
+        const char *edit, *message;
+    } refused[] = {
+        {"{}", "hidden_size_per_layer_input: wanted 0, found 256, which is meant when it is absent"},
+        {"{\"hidden_size_per_layer_input\":64}", "hidden_size_per_layer_input: wanted 0, found 64"},
+        {"{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":1}", "num_kv_shared_layers: wanted 0"},
+        {"{\"hidden_size_per_layer_input\":0,\"use_bidirectional_attention\":\"all\"}", "wanted null or \"vision\""},
+        {"{\"hidden_size_per_layer_input\":0,\"per_layer_config\":{\"0\":{\"head_dim\":32}}}",
+         "per_layer_config.0: wanted a layer of full_attention"},
+        {"{\"hidden_size_per_layer_input\":0,\"per_layer_config\":{\"1\":{\"window\":32}}}",
+         "per_layer_config.1.window is not supported"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char edit[300];
+        snprintf(edit, sizeof edit, "{\"model_type\":\"gemma4_text\",\"sliding_window\":32%s%s",
+                 refused[i].edit[1] == '}' ? "" : ",", refused[i].edit + 1);
+        expect_error(edit, parse_edit("llama", edit, &c, &err), &err, IV_UNSUPPORTED, refused[i].message);
+    }
 }
 
 static void what_is_not_a_config_is_named(void **state) {
@@ -592,6 +679,7 @@ int main(void) {
                                        cmocka_unit_test(token_ids_and_dtype),
                                        cmocka_unit_test(bad_fields_are_named),
                                        cmocka_unit_test(members_that_change_the_arithmetic_are_refused),
+                                       cmocka_unit_test(gemma4),
                                        cmocka_unit_test(what_is_not_a_config_is_named),
                                        cmocka_unit_test(real_configs)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "support.h"
 #include "format/checkpoint.h"
 #include "format/quantization.h"
+#include "numerics/floats.h"
 
 static const char *const names[] = {"fp8_block",
                                     "fp8_tensor",
@@ -55,6 +56,29 @@ static void expected(const char *name, iv_tensor_info *t, uint16_t **values) {
     iv_arena_free(&arena);
 }
 
+/* Codes and scales of rows [first, first + rows) have the same values. */
+static void check_codes(const char *name, const iv_checkpoint *c, size_t first, size_t rows, const uint16_t *values) {
+    const iv_tensor_info *t = iv_checkpoint_at(c, 0);
+    size_t columns = (size_t)t->shape[t->ndim - 1], groups;
+    iv_code_form f;
+    iv_error err;
+    bool ordered = strncmp(name, "gptq", 4) != 0; /* those have g_idx: they are only expanded */
+    if (iv_checkpoint_form(c, 0, &f) != ordered) fail_msg("%s: %s packed form", name, ordered ? "has no" : "has a");
+    if (!ordered) return;
+    groups = (columns - 1) / f.group + 1;
+    iv_packed_codes_out o = {malloc(rows * columns), malloc(rows * groups * 4), malloc(rows * groups * 4)};
+    ASSERT_OK(iv_checkpoint_codes(c, t, first, rows, &o, &err), &err);
+    for (size_t i = 0; i < rows * columns; i++) {
+        size_t g = i / columns * groups + i % columns / f.group;
+        float x = iv_code_value(&f, o.codes[i], o.scales[g], f.second ? o.seconds[g] : 0);
+        uint16_t got = t->dtype == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
+        if (got != values[first * columns + i])
+            fail_msg("%s: row %zu: element %zu: wanted %04x, found %04x", name, first, i, values[first * columns + i],
+                     got);
+    }
+    free(o.codes), free(o.scales), free(o.seconds);
+}
+
 static void weights_are_the_oracles(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -76,6 +100,9 @@ static void weights_are_the_oracles(void **state) {
             if (whole[k] != values[k])
                 fail_msg("%s: element %zu: wanted %04x, found %04x", names[i], k, values[k], whole[k]);
         assert_memory_equal(whole, pieces, t->bytes);
+        size_t rows = t->elements / (size_t)t->shape[t->ndim - 1];
+        check_codes(names[i], c, 0, rows, values);
+        check_codes(names[i], c, rows / 3, rows - rows / 3, values);
         size_t bytes;
         assert_non_null(iv_checkpoint_format(c, 0, &bytes));
         assert_true(bytes < want.bytes);

@@ -34,13 +34,23 @@ static void row_ops(const iv_kernels *k, rng *r) {
         same("rmsnorm_backward", want, got, n * sizeof *want);
         if (a == a) assert_int_equal(iv_bits(a), iv_bits(b));
     }
+    float dot[2] = {iv_ref_norm_dot(x, w, 0.37f, n, dy), k->norm_dot(x, w, 0.37f, n, dy)};
+    if (dot[0] == dot[0]) assert_int_equal(iv_bits(dot[0]), iv_bits(dot[1]));
+    iv_ref_norm_by_backward(x, w, 0.37f, 0.8f, n, dy, want), k->norm_by_backward(x, w, 0.37f, 0.8f, n, dy, got);
+    same("norm_by_backward", want, got, n * sizeof *want);
     memcpy(want, add, n * sizeof *want), memcpy(got, add, n * sizeof *got);
     iv_ref_norm_weight_backward(dy, x, 0.37f, n, want), k->norm_weight_backward(dy, x, 0.37f, n, got);
     same("norm_weight_backward", want, got, n * sizeof *want);
     void *gate = random_values(r, type == IV_F16 ? NORMAL : f, type, n), *up = random_values(r, NORMAL, type, n);
     size_t width = iv_dtype_bytes(to);
     for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
-        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 0.7, .alpha = 1.702};
+        iv_activation a = {.kind = (iv_activation_kind)kind,
+                           .limit = 0.7,
+                           .alpha = 1.702,
+                           .positive = 0.8,
+                           .negative = 0.7,
+                           .beta = 0.5,
+                           .eps = -1e-2};
         bool gated = iv_activation_is_gated(&a);
         void *of_want = gated ? (char *)want + n * width : NULL, *of_got = gated ? (char *)got + n * width : NULL;
         iv_ref_activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_want, want);

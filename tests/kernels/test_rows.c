@@ -16,14 +16,24 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     snprintf(what, sizeof what, "%s n %zu family %d %s", iv_isa_name(k->isa), n, (int)f, iv_dtype_name(type));
 #define SAME(op) assert_same_bits(what, want, got, n, e, false), memset(want, 0, n * 4), memset(got, 0, n * 4)
     ref->rmsnorm(x, y, 1e-5f, n, type, want), k->rmsnorm(x, y, 1e-5f, n, type, got), SAME(rmsnorm);
+    ref->norm_by(x, y, z[0], n, type, want), k->norm_by(x, y, z[0], n, type, got), SAME(norm_by);
+    float sum[2] = {ref->squares(x, n), k->squares(x, n)};
+    assert_same_bits(what, &sum[0], &sum[1], 1, 4, true);
     for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
-        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 7, .alpha = 1.702};
+        iv_activation a = {.kind = (iv_activation_kind)kind,
+                           .limit = 7,
+                           .alpha = 1.702,
+                           .positive = 0.8,
+                           .negative = 0.7,
+                           .beta = 0.5,
+                           .eps = -1e-2};
         const float *gate = iv_activation_is_gated(&a) ? x : NULL;
         ref->activate(&a, gate, y, n, type, want), k->activate(&a, gate, y, n, type, got), SAME(activate);
     }
     ref->round(x, n, type, want), k->round(x, n, type, got), SAME(round);
     ref->divide(x, y[0], n, type, want), k->divide(x, y[0], n, type, got), SAME(divide);
     e = 4;
+    ref->center(x, n, (float *)(void *)want), k->center(x, n, (float *)(void *)got), SAME(center);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->add((float *)(void *)want, y, n), k->add((float *)(void *)got, y, n), SAME(add);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);

@@ -23,7 +23,7 @@ static iv_kv_groups make(size_t layers, const iv_kv_kind *kinds, iv_kv_place *pl
 static iv_kv_groups alternate(size_t layers, size_t period, int64_t window) {
     iv_kv_kind kinds[LAYERS_MAX];
     iv_kv_place place[LAYERS_MAX];
-    for (size_t l = 0; l < layers; l++) kinds[l] = (iv_kv_kind){(l + 1) % period ? window : 0, 64, 64};
+    for (size_t l = 0; l < layers; l++) kinds[l] = (iv_kv_kind){(l + 1) % period ? window : 0, 64, 64, false};
     return make(layers, kinds, place);
 }
 
@@ -50,10 +50,10 @@ static void any_layers_are_divided(void **state) {
     for (size_t trial = 0; trial < 500; trial++) {
         size_t layers = 1 + rng_below(&r, rng_below(&r, 2) ? 80 : LAYERS_MAX), most = 1 + rng_below(&r, 6);
         for (size_t l = 0; l < layers; l++)
-            kinds[l] = (iv_kv_kind){(int64_t)(100 * rng_below(&r, most)), 64 << rng_below(&r, 2), 64};
+            kinds[l] = (iv_kv_kind){(int64_t)(100 * rng_below(&r, most)), 64 << rng_below(&r, 2), 64, false};
         make(layers, kinds, place);
     }
-    for (size_t l = 0; l < 40; l++) kinds[l] = (iv_kv_kind){(int64_t)l, 64, 64};
+    for (size_t l = 0; l < 40; l++) kinds[l] = (iv_kv_kind){(int64_t)l, 64, 64, false};
     assert_int_equal(iv_kv_groups_make(kinds, 40, &g, place, &err), IV_UNSUPPORTED);
 }
 

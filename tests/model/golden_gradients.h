@@ -53,6 +53,7 @@ static inline void golden_sum_up(const char *golden, gradients *g, double weight
         const iv_tensor_info *t = iv_checkpoint_at(c, i);
         const iv_stored *mine = iv_model_stored(g->model, t->name);
         assert_non_null(mine);
+        if (mine->pieces[0].tensor->constant) continue; /* the recording has its value */
         float *want = malloc(t->bytes), *got = malloc(mine->info.elements * sizeof *got);
         ASSERT_OK(iv_checkpoint_read(c, t, want, 0, t->bytes, &err), &err);
         ASSERT_OK(iv_stored_read_from(mine, 0, mine->rows, IV_F32, read_sum, g, got, &err), &err);

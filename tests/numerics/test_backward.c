@@ -154,6 +154,8 @@ static double activation_forward(const void *context, const double *x) {
         if (c->a.kind == IV_ACTIVATION_SILU_CLAMPED)
             g = fmin(g, limit), y = (fmax(fmin(u, limit), -limit) + 1) * g / (1 + exp(-1.702 * g));
         if (c->a.kind == IV_ACTIVATION_RELU2) y = u > 0 ? u * u : 0;
+        if (c->a.kind == IV_ACTIVATION_XIELU)
+            y = u > 0 ? c->a.positive * u * u + c->a.beta * u : (expm1(u) - u) * c->a.negative + c->a.beta * u;
         out += (double)c->da[i] * y;
     }
     return out;
@@ -167,7 +169,8 @@ static void activations(void **state) {
         for (size_t trial = 0; trial < trials(60, 1000); trial++) {
             float x[400], da[200], d[400] = {0};
             double inputs[400], terms = 0;
-            activation_case c = {1 + rng_below(&r, 200), da, {(iv_activation_kind)kind, 7, 1.702}};
+            activation_case c = {
+                1 + rng_below(&r, 200), da, {(iv_activation_kind)kind, 7, 1.702, 0.75, 0.625, 0.5, -0x1p-20}};
             bool gated = iv_activation_is_gated(&c.a);
             size_t n = c.n;
             fill(&r, x, 2 * n, trial % 2 ? 2.0f : 6.0f), fill(&r, da, n, 1.0f), widen(x, 2 * n, inputs);
@@ -180,6 +183,25 @@ static void activations(void **state) {
             keep_worst(&worst, check_gradient(&r, "up", activation_forward, &c, inputs, n, n, d + n, terms, 2e-6));
         }
         printf("activation %d: largest error %.3g\n", kind, worst);
+    }
+}
+
+/* The gradients of xIELU's numbers, against sums in double. */
+static void numbers_of_xielu(void **state) {
+    (void)state;
+    rng r = rng_start("backward numbers of xielu");
+    for (size_t trial = 0; trial < trials(60, 1000); trial++) {
+        float x[300], da[300], sums[2];
+        double want[2] = {0}, size[2] = {0};
+        size_t n = 1 + rng_below(&r, 300);
+        const iv_activation a = {.kind = IV_ACTIVATION_XIELU, .positive = 0.75, .negative = 0.5, .eps = -0x1p-20};
+        fill(&r, x, n, 4.0f), fill(&r, da, n, 1.0f);
+        iv_ref_xielu_sums(&a, IV_F32, x, da, n, sums);
+        for (size_t i = 0; i < n; i++) {
+            double v = (double)x[i], part = v > 0 ? v * v : expm1(fmin(v, a.eps)) - v;
+            want[v <= 0] += (double)da[i] * part, size[v <= 0] += fabs((double)da[i] * part);
+        }
+        for (size_t k = 0; k < 2; k++) assert_true(fabs((double)sums[k] - want[k]) <= 1e-6 * size[k]);
     }
 }
 
@@ -394,8 +416,9 @@ static void statistics(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm), cmocka_unit_test(swiglu),    cmocka_unit_test(activations), cmocka_unit_test(logits),
-        cmocka_unit_test(rope),    cmocka_unit_test(attention), cmocka_unit_test(statistics)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rmsnorm),     cmocka_unit_test(swiglu),
+                                       cmocka_unit_test(activations), cmocka_unit_test(numbers_of_xielu),
+                                       cmocka_unit_test(logits),      cmocka_unit_test(rope),
+                                       cmocka_unit_test(attention),   cmocka_unit_test(statistics)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,17 @@ static float norm_of(const size_t *at, size_t n) {
 
 static float norm_expected(float sum) { return 4096.0f * (1.0f / sqrtf(sum / 520.0f)); }
 
+/* Of one head it is the row's; heads are added in order: 1 is lost behind 2^24, and two before it are not. */
+static void heads_share_a_factor(void **state) {
+    (void)state;
+    float x[70], sums[3] = {1.0f, 1.0f, 0x1p24f}, behind[3] = {0x1p24f, 1.0f, 1.0f};
+    for (size_t i = 0; i < 70; i++) x[i] = (float)i * 0.37f - 11.0f;
+    float squares = iv_ref_squares(x, 70);
+    assert_true(iv_ref_heads_factor(&squares, 1, 70, 1e-5f) == iv_ref_rms_factor(x, 1e-5f, 70));
+    assert_true(iv_ref_heads_factor(sums, 3, 2, 0.0f) == 1.0f / sqrtf((0x1p24f + 2.0f) / 6.0f));
+    assert_true(iv_ref_heads_factor(behind, 3, 2, 0.0f) == 1.0f / sqrtf(0x1p24f / 6.0f));
+}
+
 static void norm_sums_squares_in_lanes(void **state) {
     (void)state;
     float near = norm_expected(0x1p24f), far = norm_expected(0x1p24f + 6.0f);
@@ -131,6 +142,10 @@ static double activation_of(const iv_activation *a, double g, double u, double *
         of = fmin(g, a->limit), by = fmax(fmin(u, a->limit), -a->limit) + 1, s = (double)(float)a->alpha * of;
         break;
     case IV_ACTIVATION_RELU2: *size = u * u; return u > 0 ? u * u : 0;
+    case IV_ACTIVATION_XIELU:
+        *size = fabs(u) * (1 + fabs(u));
+        if (u > 0) return a->positive * u * u + a->beta * u;
+        return (expm1(fmin(u, a->eps)) - u) * a->negative + a->beta * u;
     }
     *size = fabs(of * by);
     return of / (1 + exp(-s)) * by;
@@ -140,7 +155,13 @@ static void activations_are_accurate(void **state) {
     (void)state;
     rng r = rng_start("activations");
     for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
-        const iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 3, .alpha = 1.702};
+        const iv_activation a = {.kind = (iv_activation_kind)kind,
+                                 .limit = 3,
+                                 .alpha = 1.702,
+                                 .positive = 0.75,
+                                 .negative = 0.625,
+                                 .beta = 0.5,
+                                 .eps = -0x1p-20};
         double worst = 0;
         for (size_t t = 0; t < trials(200, 10000); t++) {
             enum { N = 256 };
@@ -173,6 +194,21 @@ static void activations_at_the_ends(void **state) {
     assert_true(y[0] == 0 && y[1] == 81 && y[2] != y[2] && y[3] == 1 && y[4] == 0 && !signbit(y[4]));
     iv_ref_activate(&gelu, (const float[]){1e30f, -1e30f, 0, NAN}, (const float[]){1, 1, 1, 1}, 4, y);
     assert_true(y[0] == 1e30f && y[1] == 0 && y[2] == 0 && y[3] != y[3]);
+}
+
+/* What the negative side multiplies is accurate in itself where e^x - 1 nearly cancels x. */
+static void xielu_keeps_small_values(void **state) {
+    (void)state;
+    const iv_activation a = {.kind = IV_ACTIVATION_XIELU, .negative = 1, .eps = -0x1p-20};
+    for (float x = -6.0f; x < -1e-5f; x *= 0.98f) {
+        float y;
+        iv_ref_activate(&a, NULL, &x, 1, &y);
+        double exact = expm1((double)x) - (double)x;
+        assert_true(fabs((double)y - exact) < 2e-7 * exact);
+    }
+    iv_activation b = iv_ref_xielu(0.203125f, -1.046875f, 0.5f, -1e-6f);
+    assert_true(fabs(b.positive - log1p(exp(0.203125))) < 1e-12);
+    assert_true(fabs(b.negative - 0.5 - log1p(exp(-1.046875))) < 1e-12);
 }
 
 static void swiglu_and_rope_are_accurate(void **state) {
@@ -365,12 +401,13 @@ static void ranks_combine_the_same(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lanes_fold_by_halves),      cmocka_unit_test(norm_sums_squares_in_lanes),
-        cmocka_unit_test(log_sum_exp_sums_in_lanes), cmocka_unit_test(norm_is_accurate),
-        cmocka_unit_test(log_softmax_is_accurate),   cmocka_unit_test(activations_are_accurate),
-        cmocka_unit_test(activations_at_the_ends),   cmocka_unit_test(swiglu_and_rope_are_accurate),
-        cmocka_unit_test(equal_logits_go_by_id),     cmocka_unit_test(route_weighs_as_softmax),
-        cmocka_unit_test(sigmoid_routers),           cmocka_unit_test(experts_combine_by_the_tree_of_ids),
+        cmocka_unit_test(lanes_fold_by_halves),     cmocka_unit_test(norm_sums_squares_in_lanes),
+        cmocka_unit_test(heads_share_a_factor),     cmocka_unit_test(log_sum_exp_sums_in_lanes),
+        cmocka_unit_test(norm_is_accurate),         cmocka_unit_test(log_softmax_is_accurate),
+        cmocka_unit_test(activations_are_accurate), cmocka_unit_test(activations_at_the_ends),
+        cmocka_unit_test(xielu_keeps_small_values), cmocka_unit_test(swiglu_and_rope_are_accurate),
+        cmocka_unit_test(equal_logits_go_by_id),    cmocka_unit_test(route_weighs_as_softmax),
+        cmocka_unit_test(sigmoid_routers),          cmocka_unit_test(experts_combine_by_the_tree_of_ids),
         cmocka_unit_test(ranks_combine_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,6 +85,21 @@ def test_messages(llm):
         llm.chat([*messages[:3], {"role": "user", "content": "c", "weight": 0}], use_tqdm=False)
 
 
+def test_parts_of_an_answer(llm):
+    talk = [{"role": "user", "content": "What is 17 * 6?"}]
+    [output] = llm.chat(talk, SamplingParams(temperature=0, max_tokens=60), use_tqdm=False)
+    [answer] = output.outputs
+    assert answer.text == f"<think>{answer.reasoning}</think>{answer.content}" and answer.tool_calls == [] and "102" in answer.content
+    [output] = llm.generate("17 * 6 =", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert output.outputs[0].reasoning is output.outputs[0].content is output.outputs[0].tool_calls is None
+    tokenizer = llm.get_tokenizer()
+    assert (tokenizer.reasoning_form, tokenizer.tool_form) == ("qwen3", "hermes")
+    call = '<think>a</think>b <tool_call>{"name": "f", "arguments": {"x": 1.50}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert tokenizer.parse_answer(call, tools) == ("a", "b", [{"name": "f", "arguments": '{"x": 1.50}'}])
+    assert tokenizer.parse_answer("a</think>b", prompt="<think>\n") == ("a", "b", [])
+
+
 def test_results(llm):
     params = SamplingParams(temperature=0, max_tokens=30, logprobs=2, prompt_logprobs=1, logits=True, stop=["</think>"])
     [output] = llm.chat([{"role": "user", "content": "What is 17 * 6?"}], params, use_tqdm=False)

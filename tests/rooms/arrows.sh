@@ -1,6 +1,6 @@
 #!/bin/sh
 # A room includes only rooms below it in the table of docs/ARCHITECTURE.md; so do the rooms within a room (src/serve/http),
-# above which are its own files. The server includes only base and format; the program includes base, train/run.h and
+# above which are its own files. The server includes only base, format and chat; the program includes base, train/run.h and
 # three headers of the server. Usage: arrows.sh SOURCE_DIR
 set -eu
 rooms=$1/docs/ARCHITECTURE.md
@@ -36,7 +36,7 @@ wrong() {
             if (from == "invar")
                 good = to == "base" || quoted[2] ~ /^(serve\/(server|batch|load)|train\/run)\.h$/
             else if (from == "serve")
-                good = to ~ /^(serve|base|format)$/
+                good = to ~ /^(serve|base|format|chat)$/
             else
                 good = known && height[to] >= height[from]
             if (good && from == to && from in divided)

@@ -120,6 +120,8 @@ fam("olmo2_a", base(model_type="olmo2", num_hidden_layers=2, num_key_value_heads
 fam("smollm3_a", base(model_type="smollm3", num_hidden_layers=4, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0], use_sliding_window=False, sliding_window=None, tie_word_embeddings=True, rope_parameters=theta(5e6)))
 # ---- Granite
 fam("granite_a", base(model_type="granite", embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.15625, rope_parameters=theta(1e7)))
+fam("granite_swa_a", base(model_type="granite_swa", num_hidden_layers=4, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.15625, sliding_window=8,
+    layer_rope_theta=[0, 1e4, 1e4, 1e4], tie_word_embeddings=True, rope_parameters=theta(1e4)), note="full layers without a rotation")
 MAM = dict(mamba_n_heads=4, mamba_d_state=8, mamba_d_head=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16)
 fam("granitemoehybrid_a", base(model_type="granitemoehybrid", layer_types=["mamba", "attention", "mamba"], **MAM, mamba_n_groups=1, mamba_conv_bias=True, mamba_proj_bias=False, num_local_experts=4, num_experts_per_tok=2, intermediate_size=8, shared_intermediate_size=16, position_embedding_type=None,
     embedding_multiplier=12, logits_scaling=6, residual_multiplier=0.22, attention_multiplier=0.125), note="as Granite 4 H tiny: experts, no rotation")

@@ -1,7 +1,7 @@
 /* Scans of bodies before parsing: refusals, and lists of ids that are not parsed as values. */
 #include "support.h"
 
-#include "serve/api/json_scan.h"
+#include "serve/api/body_scan.h"
 
 static iv_status check(const void *user, const char *name, iv_error *err) {
     (void)user;

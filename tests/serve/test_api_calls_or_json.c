@@ -1,7 +1,7 @@
 /* Calls together with a format: random answers under that constraint are calls or JSON of the format, and are parsed
  * accordingly, however their text is cut. */
 #include "grammar/random_walk.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "support.h"
 
 #include <jansson.h>
@@ -12,37 +12,90 @@
     "{\"name\":\"now\"}]"
 
 /* Bytes, and pieces that make random texts resemble calls. */
-static const char *const pieces[] = {"{\"name\": \"add\"",
-                                     "{\"name\":\"add2\",",
-                                     "{\"name\":\"now\"",
-                                     "{\"n\\u0061me\":",
-                                     "{\"name\": \"\\u0061dd\", ",
-                                     "\"parameters\": {",
-                                     "\"parameters\":",
-                                     ", \"parameters\"",
-                                     " \"parameters\": {\"a\": 1}}",
-                                     " \"arguments\": {",
-                                     "{\"a\": 1}",
-                                     "<tool_call>\n",
-                                     "<tool_call><function=now></function></tool_call>",
-                                     "<tool_call>{\"name\"",
-                                     "\n</tool_call>",
-                                     "<function=now>\n",
-                                     "</function>",
-                                     "[TOOL_CALLS]",
-                                     "[TOOL_CALLS]now{}",
-                                     "[TOOL_CALLS][{",
-                                     "<|python_tag|>",
-                                     "[ARGS]",
-                                     "{}",
-                                     "[]",
-                                     "\"}",
-                                     "\"",
-                                     "}",
-                                     "]",
-                                     "\", \"",
-                                     "1",
-                                     "x"};
+static const char *const pieces[] = {
+    "{\"name\": \"add\"",
+    "{\"name\":\"add2\",",
+    "{\"name\":\"now\"",
+    "{\"n\\u0061me\":",
+    "{\"name\": \"\\u0061dd\", ",
+    "\"parameters\": {",
+    "\"parameters\":",
+    ", \"parameters\"",
+    " \"parameters\": {\"a\": 1}}",
+    " \"arguments\": {",
+    "{\"a\": 1}",
+    "<tool_call>\n",
+    "<tool_call><function=now></function></tool_call>",
+    "<tool_call>{\"name\"",
+    "\n</tool_call>",
+    "<function=now>\n",
+    "</function>",
+    "[TOOL_CALLS]",
+    "[TOOL_CALLS]now{}",
+    "[TOOL_CALLS][{",
+    "<|python_tag|>",
+    "<|channel|>commentary to=functions.",
+    "<|channel|>final<|message|>",
+    " <|constrain|>json<|message|>",
+    "<|channel|>commentary<|message|>",
+    "<|end|><|start|>assistant",
+    "<tool_call>add\n",
+    "<arg_key>a</arg_key>\n<arg_value>",
+    "</arg_value>\n",
+    "<seed:tool_call>\n",
+    "\n</seed:tool_call>",
+    "<minimax:tool_call>\n",
+    "<invoke name=\"now\">\n",
+    "<parameter name=\"a\">",
+    "</invoke>\n",
+    "\n</minimax:tool_call>",
+    "<|tool_call|>[",
+    "functools[",
+    "<tool_calls>[",
+    "]</tool_calls>",
+    "<\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "calls\xe2\x96\x81"
+    "begin\xef\xbd\x9c>",
+    "<\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "call\xe2\x96\x81"
+    "begin\xef\xbd\x9c>now",
+    "function<\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "sep\xef\xbd\x9c>",
+    "<\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "sep\xef\xbd\x9c>",
+    "<\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "call\xe2\x96\x81"
+    "end\xef\xbd\x9c><\xef\xbd\x9c"
+    "tool\xe2\x96\x81"
+    "calls\xe2\x96\x81"
+    "end\xef\xbd\x9c>",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+    "[add(a=",
+    "[now()]",
+    ")]",
+    "add(a=",
+    "now()",
+    "<|python_start|>[",
+    "<|python_end|>",
+    "<function_calls>\n",
+    "\n</function_calls>",
+    "[ARGS]",
+    "{}",
+    "[]",
+    "\"}",
+    "\"",
+    "}",
+    "]",
+    "\", \"",
+    "1",
+    "x"};
 enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 300 };
 
 static const char *const schemas[] = {
@@ -81,10 +134,10 @@ static iv_grammar *compile(iv_constraint_kind kind, const char *text) {
     return g;
 }
 
-static bool matches(iv_grammar *g, const iv_buf *text) {
+static bool matches(iv_grammar *g, const char *text, size_t n) {
     iv_error err;
     bool is;
-    ASSERT_OK(iv_grammar_matches(g, text->data ? text->data : "", text->len, &is, NULL, &err), &err);
+    ASSERT_OK(iv_grammar_matches(g, text, n, &is, NULL, &err), &err);
     return is;
 }
 
@@ -92,6 +145,7 @@ static bool matches(iv_grammar *g, const iv_buf *text) {
 static void read_text(iv_chat_text *c, iv_tool_form form, const iv_buf *text, size_t step) {
     iv_chat_text_init(c, true, false, true, false);
     c->form = form, c->schemas = tools, c->calls_or_json = true;
+    if (form == IV_TOOL_FORM_HARMONY) c->reasoning_form = IV_REASONING_FORM_HARMONY;
     for (size_t at = 0, n; at < text->len; at += n) {
         n = step ? step : at % 7 + 1;
         if (n > text->len - at) n = text->len - at;
@@ -102,14 +156,24 @@ static void read_text(iv_chat_text *c, iv_tool_form form, const iv_buf *text, si
     assert_false(c->failed);
 }
 
+/* Harmony's is behind a header. */
+static const char *json_of(iv_tool_form form, const iv_buf *text, size_t *n) {
+    static const char header[] = "<|channel|>final<|message|>";
+    bool behind = form == IV_TOOL_FORM_HARMONY && strncmp(text->data, header, strlen(header)) == 0;
+    size_t skip = behind ? strlen(header) : 0;
+    *n = text->len - skip;
+    return text->data + skip;
+}
+
 static void check_read(iv_tool_form form, const char *schema, const iv_buf *text, bool is_call) {
     static iv_chat_text c;
     const size_t steps[] = {0, 1, text->len + 1};
+    size_t n;
+    const char *json = json_of(form, text, &n);
     for (size_t i = 0; i < 3; i++) {
         read_text(&c, form, text, steps[i]);
-        bool right =
-            is_call ? c.call_count && !c.content.len
-                    : !c.call_count && c.content.len == text->len && memcmp(c.content.data, text->data, text->len) == 0;
+        bool right = is_call ? c.call_count && !c.content.len
+                             : !c.call_count && c.content.len == n && (!n || memcmp(c.content.data, json, n) == 0);
         if (!right) fail_msg("%s with %s: %zu calls in %s", iv_tool_form_name(form), schema, c.call_count, text->data);
         iv_chat_text_free(&c);
     }
@@ -132,8 +196,10 @@ static void read_as_what_they_are(void **state) {
             size_t before[2] = {calls, others};
             for (size_t round = 0; round < (SANITIZED ? 12 : 400); round++) {
                 if (!random_walk(calls_or_json, &vocabulary, MOST, 5, &r, &text)) continue;
-                bool is_call = matches(call, &text);
-                if (!is_call && !matches(json, &text)) fail_msg("%s: %s: neither: %s", name, schemas[i], text.data);
+                size_t n;
+                const char *plain = json_of((iv_tool_form)form, &text, &n);
+                bool is_call = matches(call, text.data, text.len);
+                if (!is_call && !matches(json, plain, n)) fail_msg("%s: %s: neither: %s", name, schemas[i], text.data);
                 check_read((iv_tool_form)form, schemas[i], &text, is_call);
                 calls += is_call, others += !is_call;
             }

@@ -3,7 +3,7 @@
 #include "api_case.h"
 #include "chat_templates.h"
 #include "grammar/grammar.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "serve/api/constraint.h"
 #include "serve/api/task.h"
 #include "text/jinja/template.h"
@@ -25,18 +25,67 @@ static void parsers(void **state) {
     static const struct {
         const char *name;
         iv_tool_form form;
-    } cases[] = {{NULL, IV_TOOL_FORM_HERMES},       {"auto", IV_TOOL_FORM_HERMES},
-                 {"hermes", IV_TOOL_FORM_HERMES},   {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
-                 {"mistral", IV_TOOL_FORM_MISTRAL}, {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
-                 {"none", IV_TOOL_FORM_NONE},       {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER}};
+    } cases[] = {{NULL, IV_TOOL_FORM_HERMES},
+                 {"auto", IV_TOOL_FORM_HERMES},
+                 {"hermes", IV_TOOL_FORM_HERMES},
+                 {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
+                 {"llama4_json", IV_TOOL_FORM_LLAMA3_JSON},
+                 {"mistral", IV_TOOL_FORM_MISTRAL},
+                 {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
+                 {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER},
+                 {"openai", IV_TOOL_FORM_HARMONY},
+                 {"glm45", IV_TOOL_FORM_GLM},
+                 {"glm47", IV_TOOL_FORM_GLM},
+                 {"seed_oss", IV_TOOL_FORM_SEED_OSS},
+                 {"minimax_m2", IV_TOOL_FORM_MINIMAX_M2},
+                 {"granite", IV_TOOL_FORM_GRANITE},
+                 {"granite4", IV_TOOL_FORM_HERMES},
+                 {"ernie45", IV_TOOL_FORM_HERMES},
+                 {"phi4_mini_json", IV_TOOL_FORM_PHI4_MINI},
+                 {"hunyuan_a13b", IV_TOOL_FORM_HUNYUAN},
+                 {"deepseek_v3", IV_TOOL_FORM_DEEPSEEK_V3},
+                 {"deepseek_v31", IV_TOOL_FORM_DEEPSEEK_V31},
+                 {"kimi_k2", IV_TOOL_FORM_KIMI_K2},
+                 {"pythonic", IV_TOOL_FORM_PYTHONIC},
+                 {"llama4_pythonic", IV_TOOL_FORM_LLAMA4_PYTHONIC},
+                 {"olmo3", IV_TOOL_FORM_OLMO3},
+                 {"none", IV_TOOL_FORM_NONE}};
+    static const struct {
+        const char *name;
+        iv_reasoning_form form;
+    } reasonings[] = {{NULL, IV_REASONING_FORM_THINK},          {"auto", IV_REASONING_FORM_THINK},
+                      {"qwen3", IV_REASONING_FORM_THINK},       {"deepseek_r1", IV_REASONING_FORM_THINK},
+                      {"deepseek_v3", IV_REASONING_FORM_THINK}, {"glm45", IV_REASONING_FORM_THINK},
+                      {"kimi_k2", IV_REASONING_FORM_THINK},     {"minimax_m2", IV_REASONING_FORM_THINK},
+                      {"olmo3", IV_REASONING_FORM_THINK},       {"openai_gptoss", IV_REASONING_FORM_HARMONY},
+                      {"seed_oss", IV_REASONING_FORM_SEED_OSS}, {"granite", IV_REASONING_FORM_GRANITE},
+                      {"mistral", IV_REASONING_FORM_MISTRAL},   {"hunyuan_a13b", IV_REASONING_FORM_HUNYUAN},
+                      {"ernie45", IV_REASONING_FORM_ERNIE45},   {"none", IV_REASONING_FORM_NONE}};
     iv_error err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ASSERT_OK(iv_api_tools_open(&server, cases[i].name, &err), &err);
+        ASSERT_OK(iv_api_tools_open(&server, cases[i].name, NULL, &err), &err);
         assert_int_equal(server.tool_form, cases[i].form);
         assert_int_equal(server.tool_id_count, 0); /* tiny-math lacks these tokens */
     }
-    assert_int_equal(iv_api_tools_open(&server, "pythonic", &err), IV_INVALID);
-    assert_non_null(strstr(err.message, "found \"pythonic\""));
+    for (size_t i = 0; i < sizeof reasonings / sizeof *reasonings; i++) {
+        ASSERT_OK(iv_api_tools_open(&server, NULL, reasonings[i].name, &err), &err);
+        assert_int_equal(server.reasoning_form, reasonings[i].form);
+        bool harmony = reasonings[i].form == IV_REASONING_FORM_HARMONY; /* decides both */
+        assert_int_equal(server.tool_form, harmony ? IV_TOOL_FORM_HARMONY : IV_TOOL_FORM_HERMES);
+    }
+    ASSERT_OK(iv_api_tools_open(&server, "openai", NULL, &err), &err);
+    assert_int_equal(server.reasoning_form, IV_REASONING_FORM_HARMONY);
+    ASSERT_OK(iv_api_tools_open(&server, "none", "openai_gptoss", &err), &err);
+    ASSERT_OK(iv_api_tools_open(&server, "openai", "none", &err), &err);
+    assert_int_equal(iv_api_tools_open(&server, "hermes", "openai_gptoss", &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "found hermes with openai_gptoss"));
+    assert_int_equal(iv_api_tools_open(&server, "openai", "qwen3", &err), IV_INVALID);
+    assert_int_equal(iv_api_tools_open(&server, "xlam", NULL, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "tool-call-parser: wanted auto, none or the name of one"));
+    assert_non_null(strstr(err.message, "found \"xlam\""));
+    assert_int_equal(iv_api_tools_open(&server, NULL, "step3", &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "reasoning-parser: wanted auto"));
+    ASSERT_OK(iv_api_tools_open(&server, NULL, NULL, &err), &err);
 }
 
 /* A model with the token, by its template or by the flag; it is kept in texts only with tools. */
@@ -48,9 +97,9 @@ static void special_tokens_are_shown(void **state) {
     iv_error err;
     ASSERT_OK(iv_text_model_open(dir, &words, &err), &err);
     bridge.text_model = words;
-    ASSERT_OK(iv_api_tools_open(&server, "hermes", &err), &err);
+    ASSERT_OK(iv_api_tools_open(&server, "hermes", NULL, &err), &err);
     assert_int_equal(server.tool_id_count, 0);
-    ASSERT_OK(iv_api_tools_open(&server, NULL, &err), &err);
+    ASSERT_OK(iv_api_tools_open(&server, NULL, NULL, &err), &err);
     assert_int_equal(server.tool_form, IV_TOOL_FORM_MISTRAL);
     assert_true(server.tool_id_count == 1 && server.tool_ids[0] == 9);
     static const char *const bodies[] = {HI TOOLS "}", HI TOOLS ",\"tool_choice\":\"none\"}", HI "\"n\":1}"};
@@ -341,7 +390,7 @@ static void asked_for_json(void **state) {
     fake_close(&q);
 }
 
-/* Nine letters and digits for Mistral's templates; all different. */
+/* Nine letters and digits for Mistral's templates; all different. Kimi's name the function. */
 static void ids_of_calls(void **state) {
     (void)state;
     char all[64][IV_CALL_ID_BYTES];
@@ -349,8 +398,8 @@ static void ids_of_calls(void **state) {
     for (int form = 0; form <= IV_TOOL_FORM_NONE; form++) {
         server.tool_form = (iv_tool_form)form;
         bool is_short = form >= IV_TOOL_FORM_MISTRAL && form <= IV_TOOL_FORM_MISTRAL_CALL_ID;
-        iv_api_call_id(&server, "abc", 1, 2, all[0]);
-        if (!is_short) assert_string_equal(all[0], "call_abc_1_2");
+        iv_api_call_id(&server, "abc", 1, 2, "f", all[0]);
+        if (!is_short) assert_string_equal(all[0], form == IV_TOOL_FORM_KIMI_K2 ? "functions.f:2" : "call_abc_1_2");
         if (!is_short) continue;
         assert_int_equal(strlen(all[0]), 9);
         for (const char *c = all[0]; *c; c++) assert_true(isalnum((unsigned char)*c));
@@ -358,7 +407,7 @@ static void ids_of_calls(void **state) {
     server.tool_form = IV_TOOL_FORM_MISTRAL;
     for (size_t choice = 0; choice < 8; choice++)
         for (size_t i = 0; i < 8; i++) {
-            iv_api_call_id(&server, "abc", choice, i, all[count]);
+            iv_api_call_id(&server, "abc", choice, i, "f", all[count]);
             for (size_t k = 0; k < count; k++) assert_string_not_equal(all[k], all[count]);
             count++;
         }
@@ -369,7 +418,7 @@ static void ids_of_calls(void **state) {
     fake_call(&server, &q, RESPONSES, body, strlen(body));
     fake_token(&server, 0, 7, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
     fake_done(&server, 0, IV_FINISH_STOP);
-    iv_api_call_id(&server, "test", 0, 0, all[0]);
+    iv_api_call_id(&server, "test", 0, 0, "f", all[0]);
     snprintf(wanted, sizeof wanted,
              "\"id\":\"fc_test_0_0\",\"call_id\":\"%s\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"", all[0]);
     assert_non_null(strstr(q.out.data, wanted));

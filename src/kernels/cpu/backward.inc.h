@@ -14,25 +14,39 @@ static inline vf load_typed(iv_dtype type, const void *p, size_t i, size_t n) {
 
 static inline vf minus(vf x) { return v_float(vi_xor(v_bits(x), vi_set(0x80000000u))); }
 
-static float rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add_to,
-                              float *out) {
+static float dot_by(const float *x, const float *w, vf r, size_t n, const float *dy) {
     vf lanes[LANE_VECTORS];
-    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
-    EACH_LANE(i, lane, n) {
-        vf v = load_some(x + i, left);
-        lanes[lane] = v_fma(v, v, lanes[lane]);
-    }
-    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
-    vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
     EACH_LANE(i, lane, n) {
         vf g = v_mul(load_some(dy + i, left), load_some(w + i, left));
         lanes[lane] = v_fma(g, v_mul(load_some(x + i, left), r), lanes[lane]);
     }
-    vf c = v_div(v_set(fold(lanes)), v_set((float)n));
+    return fold(lanes);
+}
+
+static inline vf norm_slope(const float *x, const float *w, vf r, vf c, const float *dy, size_t left) {
+    vf g = v_mul(load_some(dy, left), load_some(w, left));
+    return v_fma(minus(v_mul(load_some(x, left), r)), c, g);
+}
+
+static float norm_dot(const float *x, const float *w, float r, size_t n, const float *dy) {
+    return dot_by(x, w, v_set(r), n, dy);
+}
+
+static void norm_by_backward(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out) {
     EACH(i, n) {
-        vf g = v_mul(load_some(dy + i, left), load_some(w + i, left));
-        vf t = v_fma(minus(v_mul(load_some(x + i, left), r)), c, g);
+        vf t = norm_slope(x + i, w + i, v_set(r), v_set(c), dy + i, left);
+        store_some(IV_F32, out, i, v_mul(t, v_set(r)), left);
+    }
+}
+
+static float rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add_to,
+                              float *out) {
+    vf mean = v_div(v_set(squares(x, n)), v_set((float)n));
+    vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
+    vf c = v_div(v_set(dot_by(x, w, r, n, dy)), v_set((float)n));
+    EACH(i, n) {
+        vf t = norm_slope(x + i, w + i, r, c, dy + i, left);
         store_some(IV_F32, out, i, add_to ? v_fma(t, r, load_some(add_to + i, left)) : v_mul(t, r), left);
     }
     float first[V_LANES];
@@ -50,7 +64,7 @@ static void norm_weight_backward(const float *dy, const float *x, float r, size_
 static inline void activate_backward_as(iv_activation_kind kind, iv_activation_floats f, iv_dtype type,
                                         const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
                                         void *dgate, void *dup) {
-    bool gated = kind != IV_ACTIVATION_RELU2;
+    bool gated = IV_ACTIVATION_HAS_GATE(kind);
     EACH(i, n) {
         vf g = gated ? load_typed(type, gate, i, left) : v_set(0.0f), dg = g, du;
         v_activate_backward(kind, f, g, load_typed(type, up, i, left), load_some(da + i, left), &dg, &du);
@@ -68,6 +82,7 @@ static void activate_backward(const iv_activation *a, iv_dtype type, const void 
         AS(IV_ACTIVATION_GELU_TANH);
         AS(IV_ACTIVATION_SILU_CLAMPED);
         AS(IV_ACTIVATION_RELU2);
+        AS(IV_ACTIVATION_XIELU);
     }
 #undef AS
 }
@@ -112,6 +127,7 @@ static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
 
 void BACKWARD_NAME(iv_kernels *k) {
     k->rmsnorm_backward = rmsnorm_backward, k->norm_weight_backward = norm_weight_backward;
+    k->norm_dot = norm_dot, k->norm_by_backward = norm_by_backward;
     k->activate_backward = activate_backward, k->logits_backward = logits_backward;
     k->attention_gradients = attention_gradients, k->row_dot = row_dot;
 }

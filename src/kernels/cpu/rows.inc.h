@@ -59,16 +59,36 @@ static float fold(vf lanes[LANE_VECTORS]) {
     return t[0];
 }
 
-static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
+static float squares(const float *x, size_t n) {
     vf lanes[LANE_VECTORS];
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
     EACH_LANE(i, lane, n) {
         vf v = load_some(x + i, left);
         lanes[lane] = v_fma(v, v, lanes[lane]);
     }
-    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
-    vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
+    return fold(lanes);
+}
+
+static inline void weigh(const float *x, const float *weight, vf r, size_t n, iv_dtype type, void *out) {
     EACH(i, n) store_some(type, out, i, v_mul(v_mul(load_some(x + i, left), r), load_some(weight + i, left)), left);
+}
+
+static void norm_by(const float *x, const float *weight, float r, size_t n, iv_dtype type, void *out) {
+    weigh(x, weight, v_set(r), n, type, out);
+}
+
+static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
+    vf mean = v_div(v_set(squares(x, n)), v_set((float)n));
+    weigh(x, weight, v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps)))), n, type, out);
+}
+
+static void center(const float *x, size_t n, float *out) {
+    vf lanes[LANE_VECTORS];
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH_LANE(i, lane, n)
+    lanes[lane] = v_add(lanes[lane], load_some(x + i, left)); /* no lane is -0 */
+    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
+    EACH(i, n) store_some(IV_F32, out, i, v_sub(load_some(x + i, left), mean), left);
 }
 
 static void rope(float *x, const float *cosine, const float *sine, size_t pairs) {
@@ -83,7 +103,7 @@ static void rope(float *x, const float *cosine, const float *sine, size_t pairs)
 
 static inline void activate_as(iv_activation_kind kind, iv_activation_floats f, const float *gate, const float *up,
                                size_t n, iv_dtype type, void *out) {
-    bool gated = kind != IV_ACTIVATION_RELU2;
+    bool gated = IV_ACTIVATION_HAS_GATE(kind);
     EACH(i, n) {
         vf g = gated ? load_some(gate + i, left) : v_set(0.0f);
         store_some(type, out, i, v_activate(kind, f, g, load_some(up + i, left)), left);
@@ -98,6 +118,7 @@ static void activate(const iv_activation *a, const float *gate, const float *up,
         AS(IV_ACTIVATION_GELU_TANH);
         AS(IV_ACTIVATION_SILU_CLAMPED);
         AS(IV_ACTIVATION_RELU2);
+        AS(IV_ACTIVATION_XIELU);
     }
 #undef AS
 }
@@ -284,7 +305,8 @@ static size_t largest(const float *x, size_t n) {
 }
 
 void ROWS_NAME(iv_kernels *k) {
-    k->rmsnorm = rmsnorm, k->rope = rope, k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
+    k->squares = squares, k->norm_by = norm_by, k->center = center, k->rmsnorm = rmsnorm, k->rope = rope,
+    k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->cap = cap, k->add_scaled = add_scaled, k->add_product = add_product, k->decays = decays;

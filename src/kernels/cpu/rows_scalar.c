@@ -24,9 +24,12 @@ static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
     for (size_t i = 0; i < n; i++) put(type, out, i, x[i]);
 }
 
-static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
-    float r = iv_ref_rms_factor(x, eps, n);
+static void norm_by(const float *x, const float *weight, float r, size_t n, iv_dtype type, void *out) {
     for (size_t i = 0; i < n; i++) put(type, out, i, (x[i] * r) * weight[i]);
+}
+
+static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
+    norm_by(x, weight, iv_ref_rms_factor(x, eps, n), n, type, out);
 }
 
 static void activate(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
@@ -109,12 +112,13 @@ static void decays(float total, const float *before, size_t n, float *out) {
 }
 
 void iv_rows_scalar(iv_kernels *k) {
-    k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
+    k->squares = iv_ref_squares, k->norm_by = norm_by, k->center = iv_ref_center, k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->cap = iv_ref_cap, k->add_scaled = add_scaled, k->add_product = add_product, k->decays = decays;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
     k->rmsnorm_backward = iv_ref_rmsnorm_backward, k->norm_weight_backward = iv_ref_norm_weight_backward;
+    k->norm_dot = iv_ref_norm_dot, k->norm_by_backward = iv_ref_norm_by_backward;
     k->activate_backward = iv_ref_activate_backward, k->logits_backward = iv_ref_logits_backward;
     k->attention_gradients = iv_ref_attention_gradients, k->row_dot = iv_ref_row_dot;
 }

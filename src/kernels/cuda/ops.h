@@ -240,7 +240,9 @@ typedef struct iv_gpu_rotate_args {
     const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
-    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
+    const float *factors; /* NULL, or r of a norm over all heads, of q and of k, [rows][2] (iv_gpu_head_factors):
+                           * norms are [heads * head_dim], before the rotation */
+    bool norms_behind;    /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const float *query;         /* [position] or NULL: what rotated queries are multiplied by */
@@ -254,6 +256,13 @@ typedef struct iv_gpu_rotate_args {
 } iv_gpu_rotate_args;
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
+
+/* factors[row] = r of a norm over all heads of q, and over all of k (law, 8.2), from qkv as iv_gpu_rotate has it. */
+int iv_gpu_head_factors(const float *qkv, size_t rows, size_t heads, size_t kv_heads, size_t head_dim, float eps,
+                        float *factors, iv_gpu_stream stream);
+
+/* to[row] = x[row] minus its mean, rows of n floats. */
+int iv_gpu_center(const float *x, size_t n, size_t rows, float *to, iv_gpu_stream stream);
 
 /* Rows that the sigmoid of a logit scales, `apart` floats from row to row. */
 typedef struct iv_gpu_row_scales {

@@ -198,6 +198,61 @@ int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *w
     }
 }
 
+static __global__ void __launch_bounds__(LANES) center(const float *x, size_t n, size_t rows, float *to) {
+    __shared__ float lanes[2][LANES];
+    iv_let_next();
+    iv_wait();
+    int turn = 0;
+    for (size_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        const float *from = x + row * n;
+        float lane = 0.0f;
+        for (size_t i = threadIdx.x; i < n; i += LANES) lane = lane + from[i];
+        float mean = __fdiv_rn(fold_block(lane, lanes[turn]), (float)n);
+        for (size_t i = threadIdx.x; i < n; i += LANES) to[row * n + i] = iv_canon(from[i] - mean);
+    }
+}
+
+int iv_gpu_center(const float *x, size_t n, size_t rows, float *to, iv_gpu_stream stream) {
+    if (rows == 0 || n == 0) return 0;
+    return iv_launch(center, dim3((unsigned)(rows < 1024 ? rows : 1024)), LANES, (cudaStream_t)stream, x, n, rows, to);
+}
+
+/* ---- norms over all heads -------------------------------------------------------------------------------------- */
+
+/* A block has a row, a warp one head after another; one thread adds the heads of q in order, one those of k. */
+static __global__ void __launch_bounds__(LANES)
+    head_factors(const float *qkv, unsigned heads, unsigned kv_heads, unsigned d, float eps, float *factors) {
+    extern __shared__ float squares[];
+    iv_let_next();
+    iv_wait();
+    unsigned lane = threadIdx.x % 32;
+    const float *from = qkv + (size_t)blockIdx.x * (heads + 2 * kv_heads) * d;
+    for (unsigned h = threadIdx.x / 32; h < heads + kv_heads; h += WARPS) {
+        float l[WARPS] = {0};
+        for (unsigned i = lane; i < d; i += 32) {
+            float x = from[h * d + i];
+            l[i / 32 % WARPS] = __fmaf_rn(x, x, l[i / 32 % WARPS]);
+        }
+        float sum = fold_warp(fold_far(l));
+        if (lane == 0) squares[h] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x > 1) return;
+    unsigned first = threadIdx.x ? heads : 0, n = threadIdx.x ? kv_heads : heads;
+    float sum = 0.0f;
+    for (unsigned h = 0; h < n; h++) sum = sum + squares[first + h];
+    factors[2 * (size_t)blockIdx.x + threadIdx.x] = norm_scale(sum, (size_t)n * d, eps);
+}
+
+int iv_gpu_head_factors(const float *qkv, size_t rows, size_t heads, size_t kv_heads, size_t head_dim, float eps,
+                        float *factors, iv_gpu_stream stream) {
+    if (rows == 0 || heads == 0) return 0;
+    size_t shared = (heads + kv_heads) * sizeof(float);
+    if (shared > 48 * 1024) return (int)cudaErrorInvalidValue;
+    return iv_launch_shared(head_factors, dim3((unsigned)rows), LANES, shared, (cudaStream_t)stream, qkv,
+                            (unsigned)heads, (unsigned)kv_heads, (unsigned)head_dim, eps, factors);
+}
+
 /* ---- head norms, rotation, keys and values ------------------------------------------------------------------- */
 
 template <int PER> IV_DEVICE void head_norm(float x[PER], const float w[PER], unsigned n, float eps) {
@@ -288,7 +343,13 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
         for (int j = 0; j < PER; j++)
             if (a.q_raw && (EXACT || lane + 32 * j < d))
                 put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
-        if (norm) head_norm<PER>(x, w, d, a.eps);
+        if (a.factors) {
+            float r = a.factors[2 * row + !query];
+            load_head<PER, EXACT>(query ? a.q_norm + head * d : a.k_norm + (head - queries) * d, d, w);
+#pragma unroll
+            for (int j = 0; j < PER; j++) x[j] = iv_canon((x[j] * r) * w[j]);
+        } else if (norm)
+            head_norm<PER>(x, w, d, a.eps);
         if (!a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
@@ -347,7 +408,7 @@ int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_str
 template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void activate(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, size_t n,
                                 void *act, size_t stride) {
-    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
+    constexpr bool GATED = IV_ACTIVATION_HAS_GATE(KIND);
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
@@ -380,7 +441,7 @@ static int launch_activation(const iv_activation *a, const float *wide, size_t r
     size_t columns = fours ? 512 : 128;
     dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
     auto *kernel = fours ? activate<KIND, T, 4> : activate<KIND, T, 1>;
-    iv_activation_floats f = {(float)a->limit, (float)a->alpha};
+    iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
     return iv_launch(kernel, grid, 128, stream, f, scales, wide, n, act, stride);
 }
 
@@ -395,6 +456,8 @@ static int launch_activation_of(const iv_activation *a, const float *wide, size_
         return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, scales, s);
     case IV_ACTIVATION_RELU2:
         return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_XIELU:
+        return launch_activation<IV_ACTIVATION_XIELU, T>(a, wide, rows, n, act, stride, scales, s);
     }
     return (int)cudaErrorInvalidValue;
 }

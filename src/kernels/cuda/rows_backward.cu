@@ -210,7 +210,7 @@ template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS)
     activate_tape(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, bool grouped, size_t n,
                   void *gate, void *up, void *act, size_t act_stride) {
-    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
+    constexpr bool GATED = IV_ACTIVATION_HAS_GATE(KIND);
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = first_column<V>();
@@ -252,6 +252,7 @@ template <iv_dtype T> static int launch_tape_of(iv_activation_kind kind, const t
     case IV_ACTIVATION_GELU_TANH: return launch_tape<IV_ACTIVATION_GELU_TANH, T>(a, stream);
     case IV_ACTIVATION_SILU_CLAMPED: return launch_tape<IV_ACTIVATION_SILU_CLAMPED, T>(a, stream);
     case IV_ACTIVATION_RELU2: return launch_tape<IV_ACTIVATION_RELU2, T>(a, stream);
+    case IV_ACTIVATION_XIELU: return launch_tape<IV_ACTIVATION_XIELU, T>(a, stream);
     }
     return (int)cudaErrorInvalidValue;
 }
@@ -262,16 +263,7 @@ int iv_gpu_activate_tape(const iv_activation *activation, const float *wide, boo
     if (rows == 0 || n == 0) return 0;
     if (act_stride < n || (grouped && (n % 8 != 0 || !iv_activation_is_gated(activation))))
         return (int)cudaErrorInvalidValue;
-    tape_args a = {{(float)activation->limit, (float)activation->alpha},
-                   scales,
-                   wide,
-                   grouped,
-                   rows,
-                   n,
-                   act_stride,
-                   gate,
-                   up,
-                   act};
+    tape_args a = {IV_ACTIVATION_FLOATS(activation), scales, wide, grouped, rows, n, act_stride, gate, up, act};
     switch (type) {
     case IV_BF16: return launch_tape_of<IV_BF16>(activation->kind, &a, stream);
     case IV_F16: return launch_tape_of<IV_F16>(activation->kind, &a, stream);
@@ -293,7 +285,7 @@ typedef struct backward_args {
 /* A column of the leaf slices of gate, and the same of up; without a gate one of up. Slices are whole eights. */
 template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS) activate_backward(const __grid_constant__ backward_args a) {
-    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
+    constexpr bool GATED = IV_ACTIVATION_HAS_GATE(KIND);
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = first_column<V>(),
@@ -329,7 +321,7 @@ static int launch_backward(const backward_args *a, size_t rows, cudaStream_t str
                 iv_fits_eights(T, a->up, a->n) && iv_fits_eights(IV_F32, a->da, a->n) &&
                 iv_fits_eights(T, a->dy, a->dy_stride) && (uintptr_t)a->wide % 16 == 0;
     size_t leaves = (a->dy_stride + 2 * a->leaf_slice - 1) / (2 * (size_t)a->leaf_slice),
-           columns = KIND == IV_ACTIVATION_RELU2 ? a->dy_stride : leaves * a->leaf_slice;
+           columns = !IV_ACTIVATION_HAS_GATE(KIND) ? a->dy_stride : leaves * a->leaf_slice;
     return iv_launch(fits ? activate_backward<KIND, T, 8> : activate_backward<KIND, T, 1>,
                      iv_eights_grid(rows, columns, fits ? 8 : 1), EIGHTS_THREADS, stream, *a);
 }
@@ -341,6 +333,7 @@ static int launch_backward_of(iv_activation_kind kind, const backward_args *a, s
     case IV_ACTIVATION_GELU_TANH: return launch_backward<IV_ACTIVATION_GELU_TANH, T>(a, rows, stream);
     case IV_ACTIVATION_SILU_CLAMPED: return launch_backward<IV_ACTIVATION_SILU_CLAMPED, T>(a, rows, stream);
     case IV_ACTIVATION_RELU2: return launch_backward<IV_ACTIVATION_RELU2, T>(a, rows, stream);
+    case IV_ACTIVATION_XIELU: return launch_backward<IV_ACTIVATION_XIELU, T>(a, rows, stream);
     }
     return (int)cudaErrorInvalidValue;
 }
@@ -353,15 +346,7 @@ int iv_gpu_activate_backward(const iv_activation *activation, iv_dtype type, con
     if (leaf_slice == 0 || leaf_slice % 16 != 0 || leaf_slice > UINT32_MAX / 4 || dy_stride > UINT32_MAX / 4 ||
         (inputs == 2 ? (n + leaf_slice - 1) / leaf_slice * 2 * leaf_slice : n) > dy_stride)
         return (int)cudaErrorInvalidValue;
-    backward_args a = {{(float)activation->limit, (float)activation->alpha},
-                       gate,
-                       up,
-                       da,
-                       n,
-                       dy_stride,
-                       (uint32_t)leaf_slice,
-                       dy,
-                       wide};
+    backward_args a = {IV_ACTIVATION_FLOATS(activation), gate, up, da, n, dy_stride, (uint32_t)leaf_slice, dy, wide};
     switch (type) {
     case IV_BF16: return launch_backward_of<IV_BF16>(activation->kind, &a, rows, stream);
     case IV_F16: return launch_backward_of<IV_F16>(activation->kind, &a, rows, stream);

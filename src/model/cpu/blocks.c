@@ -2,10 +2,11 @@
  */
 #include "base/size.h"
 #include "kernels/linear.h"
-#include "model/cpu/blocks.h"
 #include "model/cpu/experts.h"
 #include "model/cpu/mlp.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/tp_gather.h"
+#include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 #include "numerics/floats.h"
 #include "numerics/router.h"
@@ -23,10 +24,23 @@ typedef struct job { /* what a parallel task sees */
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
 
-static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->rank]; }
+static const iv_tp_shard *shard_of(const iv_model *m, const iv_layer *l) {
+    return iv_tp_shard_of(&m->tp, m->rank, l->config->wide);
+}
 
-static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
-                   float *out) {
+static size_t dim_of(const iv_model *m, const iv_layer *l) {
+    return (size_t)(l->config->wide ? m->config.wide_head_dim : m->config.head_dim);
+}
+
+/* Of a row of the projection before a mixer: with room for values that are copied from keys. */
+static size_t mixed_stride(const iv_model *m, const iv_layer *l) {
+    const iv_tp_shard *s = shard_of(m, l);
+    if (l->config->mixer != IV_MIXER_ATTENTION || l->config->attention_gate) return l->qkv.n;
+    return (s->heads + 2 * s->kv_heads) * dim_of(m, l);
+}
+
+static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias, float *out,
+                   size_t out_stride) {
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
                                                               .type = s->model->gemm_type,
                                                               .x = x,
@@ -34,7 +48,7 @@ static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, siz
                                                               .rows = rows,
                                                               .bias = bias,
                                                               .out = out,
-                                                              .out_stride = w->n});
+                                                              .out_stride = out_stride});
 }
 
 /* ---- embedding and norms --------------------------------------------------------------------------------- */
@@ -55,28 +69,10 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     return IV_OK;
 }
 
-static void norm_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const job *j = context;
-    const iv_model *m = j->s->model;
-    size_t hidden = (size_t)m->config.hidden_size;
-    const float *x = j->x + row * hidden;
-    char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
-    if (j->weight)
-        j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
-    else
-        j->s->compute.kernels->round(x, hidden, m->gemm_type, normed);
-}
-
-void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
-    job j = {.s = s, .x = x, .weight = weight};
-    iv_pool_run(s->compute.pool, s->batch->tokens, norm_row, &j);
-}
-
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
-    if (n.kind == IV_NORM_FINAL) return IV_OK; /* head norms the rows that it needs */
+    if (n.kind == IV_NORM_FINAL || n.kind == IV_NORM_KEPT) return IV_OK; /* head norms the rows that it needs */
     const iv_layer *l = &s->model->layers[n.layer];
     iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
@@ -118,6 +114,18 @@ static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
     iv_pool_run(s->compute.pool, s->batch->tokens, add_block_row, &j);
 }
 
+static void scale_stream_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    size_t hidden = (size_t)j->s->model->config.hidden_size;
+    j->s->compute.kernels->scale(j->s->x + row * hidden, hidden, *j->layer->scalar);
+}
+
+/* The end of a layer: after its last addition. */
+static void scale_stream(iv_cpu_model *s, const iv_layer *l) {
+    if (l->scalar) iv_pool_run(s->compute.pool, s->batch->tokens, scale_stream_row, &(job){.s = s, .layer = l});
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
 /* Opens a layer's slot of the tape: from here on its values are computed in place there. */
@@ -133,7 +141,7 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
-    if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide);
+    if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide, mixed_stride(s->model, l));
     return IV_OK;
 }
 
@@ -145,9 +153,10 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_model_config *c = &m->config;
     const iv_kernels *k = j->s->compute.kernels;
     const iv_batch *b = j->s->batch;
-    size_t dim = (size_t)c->head_dim, heads = shard_of(m)->heads, kv_heads = shard_of(m)->kv_heads,
+    const iv_tp_shard *shard = shard_of(m, j->layer);
+    size_t dim = dim_of(m, j->layer), heads = shard->heads, kv_heads = shard->kv_heads,
            width = iv_dtype_bytes(m->gemm_type);
-    float *qkv_row = j->s->wide + row * j->layer->qkv.n;
+    float *qkv_row = j->s->wide + row * mixed_stride(m, j->layer);
     size_t span = 0;
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
     const iv_attention_span *sp = &j->spans[span];
@@ -155,17 +164,23 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const float *cosine = j->layer->rope->cosine + position * dim / 2,
                 *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    float *values = qkv_row + (heads + kv_heads) * dim;
+    if (j->layer->config->values_are_keys) memcpy(values, values - kv_heads * dim, kv_heads * dim * sizeof *values);
     for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
         k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
-    if (tape && tape->q_raw) {
+    if (tape && tape->q_raw && !c->qk_norm_whole) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
                  (char *)tape->k_raw + row * kv_heads * dim * width);
     }
+    if (tape && tape->v_raw)
+        k->round(values, kv_heads * dim, m->gemm_type, (char *)tape->v_raw + row * kv_heads * dim * width);
+    for (size_t h = 0; h < kv_heads && j->layer->v_norm; h++)
+        k->rmsnorm(values + h * dim, j->layer->v_norm, (float)c->rms_norm_eps, dim, IV_F32, values + h * dim);
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
-        if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
+        if (head_norm && !c->qk_norm_whole) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
     if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
@@ -197,9 +212,9 @@ static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_model *s = self(b);
-    if (!shard_of(s->model)->heads) return IV_OK;
+    if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
+    if (!shard_of(s->model, &s->model->layers[layer])->heads) return IV_OK;
     job j = {.s = s,
              .layer = &s->model->layers[layer],
              .layout = layout_of(s, layer),
@@ -214,7 +229,7 @@ static void gate_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
     const iv_model *m = j->s->model;
-    size_t n = shard_of(m)->heads * (size_t)m->config.head_dim;
+    size_t n = shard_of(m, j->layer)->heads * dim_of(m, j->layer);
     const float *gate = j->s->wide + (row + 1) * j->layer->qkv.n - n;
     unsigned char *attended = (unsigned char *)j->s->attended + row * n * iv_dtype_bytes(m->gemm_type);
     for (size_t at = 0, k; at < n; at += k, attended += k * iv_dtype_bytes(m->gemm_type)) {
@@ -229,8 +244,8 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
-    const iv_tp_shard *shard = shard_of(m);
-    size_t group = (size_t)(m->config.heads / m->config.kv_heads);
+    const iv_tp_shard *shard = shard_of(m, &m->layers[layer]);
+    size_t group = (size_t)(m->config.heads / iv_config_kv_heads(&m->config, (int64_t)layer));
     if (!shard->heads) return IV_OK;
     s->compute.kernels->attention(&s->compute,
                                   &(iv_attention_args){.layout = layout_of(s, layer),
@@ -253,11 +268,11 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 /* The columns [*first, *first + *n) of a mixer's output that the rank has in `attended`: whole heads. */
-static void attended_columns(const iv_model *m, iv_mixer_kind mixer, size_t *first, size_t *n) {
-    const iv_tp_shard *s = shard_of(m);
+static void attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
+    const iv_tp_shard *s = shard_of(m, l);
     const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
-    size_t head = (size_t)m->config.head_dim, value = (size_t)m->config.linear_value_dim;
-    switch (mixer) {
+    size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
+    switch (l->config->mixer) {
     case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
     case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
     case IV_MIXER_CONV: *first = cut->first, *n = cut->k; return;
@@ -270,19 +285,20 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_layer *l = &m->layers[layer];
     bool attends = l->config->mixer == IV_MIXER_ATTENTION;
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
-    attended_columns(m, l->config->mixer, &first, &n);
+    attended_columns(m, l, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
-    IV_TRY(iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = attends ? &m->tp.out : &m->tp.mixer_out,
-                                                   .nodes = l->out,
-                                                   .bias = l->out_bias,
-                                                   .x = s->attended,
-                                                   .x_stride = n,
-                                                   .x_first = first,
-                                                   .rows = s->batch->tokens,
-                                                   .least = &bad,
-                                                   .out = y},
-                           err));
+    IV_TRY(
+        iv_row_parallel(s,
+                        &(iv_row_parallel_args){.cuts = attends ? iv_tp_out(&m->tp, l->config->wide) : &m->tp.mixer_out,
+                                                .nodes = l->out,
+                                                .bias = l->out_bias,
+                                                .x = s->attended,
+                                                .x_stride = n,
+                                                .x_first = first,
+                                                .rows = s->batch->tokens,
+                                                .least = &bad,
+                                                .out = y},
+                        err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
@@ -303,6 +319,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(iv_cpu_mlp_down(s, &part, y, err));
     add_block(s, l->mlp_post_norm, y);
+    scale_stream(s, l);
     return norm(b, next, err);
 }
 
@@ -310,9 +327,11 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
-    IV_TRY(iv_cpu_experts(s, l, s->batch->tokens, y, err));
+    IV_TRY(l->experts_norm ? iv_cpu_normed_experts(s, l, s->tape ? s->tape->now->x_mlp : s->x, y, err)
+                           : iv_cpu_experts(s, l, s->batch->tokens, y, err));
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     add_block(s, l->mlp_post_norm, y);
+    scale_stream(s, l);
     return norm(b, next, err);
 }
 
@@ -344,15 +363,18 @@ static iv_status head(iv_backend *b, iv_error *err) {
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
-    for (size_t i = 0; i < count; i++)
-        s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
+    for (size_t i = 0; i < count; i++) {
+        const float *x = s->x + batch->logit_rows[i] * hidden;
+        if (m->config.layer_norm) s->compute.kernels->center(x, hidden, s->centered), x = s->centered;
+        s->compute.kernels->rmsnorm(x, m->final_norm, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
+                                    (char *)s->normed + i * hidden * width);
+    }
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)
             IV_TRY(iv_tp_gather_logits(s, first, n, batch->logits, err));
         else
-            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits);
+            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits, m->head.n);
         if (m->rank == 0 && iv_shapes_logits(&m->scales))
             iv_pool_run(s->compute.pool, n, shape_row, &(logit_rows){s, batch->logits});
         if (batch->take && m->rank == 0) batch->take(batch->context, first, n);

@@ -2,8 +2,9 @@
  * every rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
 #include "base/size.h"
 #include "kernels/heads_backward.h"
-#include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/norms.h"
+#include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
 
 #include <string.h>
@@ -16,40 +17,16 @@ static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->conf
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
 
-typedef struct norm_job {
-    iv_cpu_learner *l;
-    const float *x, *weight, *dy;
-    float *dx; /* to which the gradient is added */
-} norm_job;
-
-static void norm_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const norm_job *j = context;
-    iv_cpu_learner *l = j->l;
-    size_t h = hidden_of(l), at = row * h;
-    l->factors[row] = l->kernels->rmsnorm_backward(j->x + at, j->weight, (float)l->model->config.rms_norm_eps, h,
-                                                   j->dy + at, j->dx + at, j->dx + at);
-}
-
-static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const norm_job *j = context;
-    size_t h = hidden_of(j->l);
-    j->l->kernels->norm_weight_backward(j->dy + row * h + first, j->x + row * h + first, j->l->factors[row], count,
-                                        acc);
-}
-
-static void run_norm(norm_job *j, const iv_tensor *weight) {
-    iv_cpu_learner *l = j->l;
-    iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, j);
-    if (l->model->rank > 0) return;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset, hidden_of(l), norm_columns, j});
-}
-
 static void add_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_learner *l = context;
     l->kernels->add(l->dx + row * hidden_of(l), l->dnormed + row * hidden_of(l), hidden_of(l));
+}
+
+static void add_kept_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    l->kernels->add(l->dnormed + row * hidden_of(l), l->kept_dnormed + row * hidden_of(l), hidden_of(l));
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -58,13 +35,15 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer *layer = &l->model->layers[n.layer];
     const iv_layer_tensors *tensors = tensors_of(l, n.layer);
-    norm_job j = {.l = l,
-                  .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
-                  .weight = attention ? layer->attention_norm : layer->mlp_norm,
-                  .dy = l->dnormed,
-                  .dx = l->dx};
-    if (j.weight)
-        run_norm(&j, attention ? tensors->attention_norm : tensors->mlp_norm);
+    if (n.kind == IV_NORM_KEPT) {
+        memcpy(l->kept_dnormed, l->dnormed, l->batch.tokens * hidden_of(l) * sizeof *l->dnormed);
+        return IV_OK;
+    }
+    if (layer->config->norms == IV_NORMS_SHARED) iv_pool_run(l->compute.pool, l->batch.tokens, add_kept_row, l);
+    const float *weight = attention ? layer->attention_norm : layer->mlp_norm;
+    if (weight)
+        iv_learner_norm(l, attention ? l->tape.now->x : l->tape.now->x_mlp, weight,
+                        attention ? tensors->attention_norm : tensors->mlp_norm, l->dnormed, l->dx);
     else
         iv_pool_run(l->compute.pool, l->batch.tokens, add_row, l);
     return IV_OK;
@@ -87,7 +66,31 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
     if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, l);
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
-    run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
+    iv_learner_norm(l, y, weight, name, l->dx, l->post_dx);
+}
+
+typedef struct stream_scaling {
+    iv_cpu_learner *l;
+    float scalar;
+} stream_scaling;
+
+static void scale_stream_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const stream_scaling *j = context;
+    j->l->kernels->scale(j->l->dx + row * hidden_of(j->l), hidden_of(j->l), j->scalar);
+}
+
+/* Back through the end of a layer. */
+static void scale_stream(iv_cpu_learner *l, size_t layer) {
+    const float *scalar = l->model->layers[layer].scalar;
+    if (scalar) iv_pool_run(l->compute.pool, l->batch.tokens, scale_stream_row, &(stream_scaling){l, *scalar});
+}
+
+/* The norm before an MLP, and its input. */
+static const float *mlp_norm_of(const iv_layer *layer, const iv_tape_layer *t, const float **x) {
+    bool shared = layer->config->norms == IV_NORMS_SHARED;
+    *x = shared ? t->x : t->x_mlp;
+    return shared ? layer->attention_norm : layer->mlp_norm;
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
@@ -95,10 +98,13 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *tensors = tensors_of(l, layer);
+    const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
+    scale_stream(l, layer);
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
     iv_mlp_backward_args a = {.part = iv_cpu_dense_part(l->forward, &l->model->layers[layer]),
                               .t = tensors->experts,
-                              .norm = l->model->layers[layer].mlp_norm,
+                              .norm = norm,
+                              .x = x,
                               .whole = (size_t)l->model->config.intermediate_size,
                               .leaves = l->up_leaves,
                               .up_cuts = l->up_cuts,
@@ -109,8 +115,11 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    scale_stream(l, layer);
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors_of(l, layer)->mlp_post_norm);
-    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
+    const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
+    if (l->model->config.expert_norms) return iv_normed_experts_backward(l, layer, err);
+    iv_cpu_norm(l->forward, x, norm);
     return iv_experts_backward(l, layer, err);
 }
 
@@ -119,8 +128,9 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = tensors_of(l, layer);
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
+    size_t dim;
+    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    size_t rows = l->batch.tokens, h = hidden_of(l), q = shard->heads * dim;
     begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args out = {.axis = &l->axis,
@@ -142,51 +152,58 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_model_config *c = &l->model->config;
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t dim = (size_t)c->head_dim;
+    size_t dim;
+    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
     const iv_tape_layer *t = l->tape.now;
     iv_learner_round(l, l->dattended, l->batch.tokens, shard->heads * dim, l->dy);
-    iv_attention_backward(&l->compute,
-                          &(iv_attention_backward_args){.type = l->model->gemm_type,
-                                                        .kv_heads = shard->kv_heads,
-                                                        .group = (size_t)(c->heads / c->kv_heads),
-                                                        .head_dim = dim,
-                                                        .window = l->model->layers[layer].config->window,
-                                                        .scale_log2e = l->model->scales.score_log2e,
-                                                        .scale = l->model->scales.score,
-                                                        .score_inner = l->model->scales.score_inner,
-                                                        .sinks = l->model->layers[layer].sinks,
-                                                        .sink_terms = l->sink_terms,
-                                                        .q = t->q,
-                                                        .out = t->attended,
-                                                        .dout = l->dy,
-                                                        .k = t->k,
-                                                        .v = t->v,
-                                                        .lse2 = t->lse2,
-                                                        .dqkv = l->dqkv,
-                                                        .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
-                                                        .sequences = l->ranges,
-                                                        .sequence_count = l->to - l->from});
+    iv_attention_backward(
+        &l->compute, &(iv_attention_backward_args){.type = l->model->gemm_type,
+                                                   .kv_heads = shard->kv_heads,
+                                                   .group = (size_t)(c->heads / iv_config_kv_heads(c, (int64_t)layer)),
+                                                   .head_dim = dim,
+                                                   .window = l->model->layers[layer].config->window,
+                                                   .scale_log2e = l->model->scales.score_log2e,
+                                                   .scale = l->model->scales.score,
+                                                   .score_inner = l->model->scales.score_inner,
+                                                   .sinks = l->model->layers[layer].sinks,
+                                                   .sink_terms = l->sink_terms,
+                                                   .q = t->q,
+                                                   .out = t->attended,
+                                                   .dout = l->dy,
+                                                   .k = t->k,
+                                                   .v = t->v,
+                                                   .lse2 = t->lse2,
+                                                   .dqkv = l->dqkv,
+                                                   .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
+                                                   .sequences = l->ranges,
+                                                   .sequence_count = l->to - l->from});
     const iv_tensor *sinks = tensors_of(l, layer)->sinks;
     if (sinks && shard->heads)
         iv_bias_backward(l, &l->axis, l->sink_terms, shard->heads, 0, shard->heads, sinks->offset + shard->head_first);
     return IV_OK;
 }
 
+typedef struct head_columns {
+    const iv_cpu_learner *l;
+    size_t dim;
+} head_columns;
+
 static void add_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const iv_cpu_learner *l = context;
-    l->kernels->add(acc, l->head_terms + row * 2 * (size_t)l->model->config.head_dim + first, count);
+    const head_columns *j = context;
+    j->l->kernels->add(acc, j->l->head_terms + row * 2 * j->dim + first, count);
 }
 
 /* q_norm's terms are the first head_dim columns, k_norm's the others. */
 static void add_k_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const iv_cpu_learner *l = context;
-    add_terms(context, row, first + (size_t)l->model->config.head_dim, count, acc);
+    const head_columns *j = context;
+    add_terms(context, row, first + j->dim, count, acc);
 }
 
 typedef struct query_scaling {
     iv_cpu_learner *l;
     const float *scale; /* [positions] */
+    const iv_tp_shard *shard;
+    size_t dim;
 } query_scaling;
 
 /* The gradient of a row's rotated queries, from that of the scaled ones. */
@@ -194,8 +211,8 @@ static void scale_queries(void *context, size_t row, size_t worker) {
     (void)worker;
     const query_scaling *j = context;
     iv_cpu_learner *l = j->l;
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t dim = (size_t)l->model->config.head_dim, q = 0;
+    const iv_tp_shard *shard = j->shard;
+    size_t dim = j->dim, q = 0;
     while (row >= l->ranges[q].first + l->ranges[q].rows) q++;
     l->kernels->scale(l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, shard->heads * dim,
                       j->scale[row - l->ranges[q].first]);
@@ -205,18 +222,22 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer *w = &l->model->layers[layer];
     const iv_layer_tensors *t = tensors_of(l, layer);
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t dim = (size_t)l->model->config.head_dim;
+    size_t dim;
+    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
     if (w->rope->query)
-        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query});
+        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query, shard, dim});
+    bool whole = l->model->config.qk_norm_whole;
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,
                                                 .kv_heads = shard->kv_heads,
                                                 .dim = dim,
-                                                .leaves = l->qkv_leaves,
-                                                .q_norm = w->q_norm,
-                                                .k_norm = w->k_norm,
+                                                .leaves = l->qkv_leaves[w->config->wide],
+                                                .v_norm = w->v_norm,
+                                                .v_raw = l->tape.now->v_raw,
+                                                .values_are_keys = w->config->values_are_keys,
+                                                .q_norm = whole ? NULL : w->q_norm,
+                                                .k_norm = whole ? NULL : w->k_norm,
                                                 .norms_behind = l->model->config.qk_norm_behind,
                                                 .eps = (float)l->model->config.rms_norm_eps,
                                                 .cosine = w->rope->cosine,
@@ -228,44 +249,48 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .dqkv = l->dqkv,
                                                 .terms = l->head_terms},
                       l->batch.tokens);
+    if (whole) return iv_whole_norm_backward(l, w, t, err);
     if (!t->q_norm) return IV_OK;
+    head_columns columns = {l, dim};
     IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
     if (l->model->rank > 0) return IV_OK;
     iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, l});
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, &columns});
     iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, l});
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, &columns});
     return IV_OK;
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = tensors_of(l, layer);
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, leaves = l->qkv_leaves;
+    bool wide = l->model->config.layer[layer].wide, keys = l->model->config.layer[layer].values_are_keys;
+    size_t dim;
+    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    size_t rows = l->batch.tokens, h = hidden_of(l), leaves = l->qkv_leaves[wide];
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = q + 2 * kv;
     size_t q_first = shard->head_first * dim, kv_first = shard->kv_head_first * dim;
     iv_learner_round(l, l->dqkv, rows, all, l->dy);
     if (t->q_bias) {
         iv_bias_backward(l, &l->axis, l->dqkv, all, 0, q, t->q_bias->offset + q_first);
         iv_bias_backward(l, &l->axis, l->dqkv, all, q, kv, t->k_bias->offset + kv_first);
-        iv_bias_backward(l, &l->axis, l->dqkv, all, q + kv, kv, t->v_bias->offset + kv_first);
+        if (!keys) iv_bias_backward(l, &l->axis, l->dqkv, all, q + kv, kv, t->v_bias->offset + kv_first);
     }
     iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
-    iv_linear_backward_args a = {.axis = &l->axis,
-                                 .rows = rows,
-                                 .dy = l->dy,
-                                 .dy_stride = all,
-                                 .slices = 3,
-                                 .slice = {{t->q->offset + q_first * h, q, q / leaves},
-                                           {t->k->offset + kv_first * h, kv, kv / leaves},
-                                           {t->v->offset + kv_first * h, kv, kv / leaves}},
-                                 .stride = h,
-                                 .k = h,
-                                 .leaves = leaves,
-                                 .cuts = l->qkv_cuts,
-                                 .x = l->forward->normed,
-                                 .dx = l->dnormed};
+    iv_linear_backward_args a = {
+        .axis = &l->axis,
+        .rows = rows,
+        .dy = l->dy,
+        .dy_stride = all,
+        .slices = 2,
+        .slice = {{t->q->offset + q_first * h, q, q / leaves}, {t->k->offset + kv_first * h, kv, kv / leaves}},
+        .stride = h,
+        .k = h,
+        .leaves = leaves,
+        .cuts = l->qkv_cuts[wide],
+        .x = l->forward->normed,
+        .dx = l->dnormed};
+    if (!keys) a.slice[a.slices++] = (iv_gradient_slice){t->v->offset + kv_first * h, kv, kv / leaves};
     return iv_linear_backward(l, &a, err);
 }
 

@@ -14,16 +14,17 @@ typedef struct widths {
 } widths;
 
 static widths widths_of(const iv_model *m) {
-    const iv_tp_shard *s = &m->tp.shard[m->rank];
-    size_t dim = (size_t)m->config.head_dim;
+    const iv_tp_shard *s = &m->tp.shard[m->rank], *w = &m->tp.wide[m->rank];
+    size_t dim = (size_t)m->config.head_dim, wide = (size_t)m->config.wide_head_dim;
     const iv_delta_layout *d = &m->delta_layout;
-    bool heads = d->value_heads > 0;
-    size_t mixed = d->width, attended = heads ? d->value_heads * d->value_dim : d->channels;
+    size_t q = iv_size_max(s->heads * dim, w->heads * wide), kv = iv_size_max(s->kv_heads * dim, w->kv_heads * wide);
+    size_t mixed = iv_size_max(d->width, q + 2 * kv),
+           attended = d->value_heads ? d->value_heads * d->value_dim : d->channels;
     for (int64_t l = 0; l < m->config.layers; l++) mixed = iv_size_max(mixed, m->layers[l].qkv.n);
-    return (widths){.q = s->heads * dim,
-                    .kv = s->kv_heads * dim,
+    return (widths){.q = q,
+                    .kv = kv,
                     .mixed = mixed,
-                    .attended = iv_size_max(s->heads * dim, attended),
+                    .attended = iv_size_max(q, attended),
                     .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
                                                 (size_t)m->config.moe_intermediate_size)};
 }
@@ -43,9 +44,15 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
+    if (s->model->packed) {
+        s->compute.widened_bytes = iv_padded_k(inputs) * IV_PANEL_COLUMNS * width;
+        s->compute.widened = iv_carve(v, s->compute.widened_bytes * (iv_pool_threads(s->compute.pool)), 1);
+    }
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
+    if (c->layer_norm) s->centered = iv_carve(v, t * hidden, sizeof(float));
+    for (int i = 0; i < 2 && c->expert_norms; i++) s->sums[i] = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.attended, width);
@@ -54,6 +61,11 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);
     }
     s->act = s->act_memory = iv_carve(v, t * w.intermediate, width);
+    if (c->qk_norm_whole) {
+        const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
+        s->head_sums = iv_carve(v, t * (shard->heads + shard->kv_heads), sizeof(float));
+        s->head_means = iv_carve(v, t * 2, sizeof(float));
+    }
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);

@@ -22,15 +22,19 @@ typedef struct iv_cpu_model {
     size_t tokens_max;
     unsigned char *data;
     size_t data_bytes;
-    float *x;              /* [tokens][hidden]: the residual stream */
-    void *normed;          /* [tokens][hidden] in the model's dtype */
-    float *block;          /* [tokens][hidden]: of a block whose output is normed or scaled; NULL if none is */
-    float *wide;           /* [tokens][widest linear output] */
-    void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
-    void *delta_inputs;    /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
-    void *delta_qk;        /* [tokens][2 * keys] in dtype */
-    void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
-    void *act_memory;      /* where act is unless a tape holds it */
+    float *x;           /* [tokens][hidden]: the residual stream */
+    void *normed;       /* [tokens][hidden] in the model's dtype */
+    float *block;       /* [tokens][hidden]: of a block whose output is normed or scaled; NULL if none is */
+    float *centered;    /* [tokens][hidden]: rows of norms that center them; NULL if none does */
+    float *sums[2];     /* [tokens][hidden]: of the shared expert, of the others, before norms of their own; or NULL */
+    float *wide;        /* [tokens][widest linear output] */
+    void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype */
+    void *delta_inputs; /* [tokens][channels] in dtype: of convolutions; NULL without a state */
+    void *delta_qk;     /* [tokens][2 * keys] in dtype */
+    void *act;          /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
+    void *act_memory;   /* where act is unless a tape holds it */
+    float *head_sums;   /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
+    float *head_means;  /* [tokens][2] */
     float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */

@@ -2,21 +2,26 @@
  * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
 #include "kernels/linear.h"
+#include "model/cpu/norms.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
+#include "numerics/attention.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
 
 #include <string.h>
+
+enum { INPUT_FLOATS = 512 };
 
 typedef struct job {
     iv_cpu_model *s;
     const iv_layer *layer;
     iv_router router;
     const iv_mlp *expert;
-    size_t rows; /* gathered for the expert at work */
-    float *out;  /* [tokens][hidden]: the weighted sums are added to it */
-    float *part; /* the own nodes, token by token */
+    bool scales_inputs; /* the routing weights do, not outputs */
+    size_t rows;        /* gathered for the expert at work */
+    float *out;         /* [tokens][hidden]: the weighted sums are added to it */
+    float *part;        /* the own nodes, token by token */
     const float *parts[IV_RANKS_MAX];
 } job;
 
@@ -32,6 +37,9 @@ static void route_row(void *context, size_t row, size_t worker) {
     iv_ref_route_by(&((job *)context)->router, s->router_logits + row * l->router.n, l->router_correction, ids,
                     weights);
     iv_ref_sort_experts(ids, weights, k);
+    if (!l->expert_scales) return;
+    if (s->tape) memcpy(s->tape->now->expert_shares + row * k, weights, k * sizeof *weights);
+    for (size_t i = 0; i < k; i++) weights[i] = weights[i] * l->expert_scales[ids[i]];
 }
 
 static void activate_row(void *context, size_t row, size_t worker) {
@@ -55,7 +63,7 @@ static void scatter_row(void *context, size_t row, size_t worker) {
     size_t hidden = (size_t)s->model->config.hidden_size,
            slot = s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1];
     const float *y = s->wide + row * hidden;
-    float *term = s->terms + slot * hidden, w = s->expert_weights[slot];
+    float *term = s->terms + slot * hidden, w = j->scales_inputs ? 1.0f : s->expert_weights[slot];
     for (size_t i = 0; i < hidden; i++) term[i] = w * y[i];
 }
 
@@ -165,6 +173,22 @@ static void join_row(void *context, size_t row, size_t worker) {
     }
 }
 
+void iv_cpu_expert_input(const iv_cpu_model *s, size_t slot, void *out) {
+    const iv_model *m = s->model;
+    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->gemm_type);
+    const char *row = (const char *)s->normed + slot / k_of(s) * hidden * width;
+    float x[INPUT_FLOATS], w = s->expert_weights[slot];
+    if (!m->config.router_scales_inputs) {
+        memcpy(out, row, hidden * width);
+        return;
+    }
+    for (size_t i = 0; i < hidden; i += INPUT_FLOATS) {
+        size_t n = iv_size_min(INPUT_FLOATS, hidden - i);
+        for (size_t e = 0; e < n; e++) x[e] = iv_element(m->gemm_type, row, i + e) * w;
+        s->compute.kernels->round(x, n, m->gemm_type, (char *)out + i * width);
+    }
+}
+
 static void run_expert(job *j, size_t tokens, int32_t expert) {
     iv_cpu_model *s = j->s;
     const iv_model *m = s->model;
@@ -173,7 +197,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
     for (size_t t = 0; t < tokens; t++)
         for (size_t e = 0; e < k; e++) {
             if (s->expert_ids[t * k + e] != expert) continue;
-            memcpy((char *)s->gathered + j->rows * row_bytes, (char *)s->normed + t * row_bytes, row_bytes);
+            iv_cpu_expert_input(s, t * k + e, (char *)s->gathered + j->rows * row_bytes);
             s->expert_rows[2 * j->rows] = (uint32_t)t, s->expert_rows[2 * j->rows + 1] = (uint32_t)e;
             j->rows++;
         }
@@ -216,8 +240,12 @@ static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t 
             s->batch->routed[row][at + i] = (uint16_t)s->expert_ids[row * k + i];
 }
 
-iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
-    job j = {.s = s, .layer = layer, .router = iv_config_router(&s->model->config)};
+/* Logits and choices. */
+static void route(iv_cpu_model *s, const iv_layer *layer, size_t tokens) {
+    job j = {.s = s,
+             .layer = layer,
+             .router = iv_config_router(&s->model->config),
+             .scales_inputs = s->model->config.router_scales_inputs};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                                               .type = s->model->gemm_type,
                                                               .x = s->normed,
@@ -229,17 +257,82 @@ iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, 
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
     if (s->tape) keep_routing(&j, tokens);
     if (s->batch && s->batch->routed && s->model->rank == 0) report_routing(s, layer, tokens);
+}
+
+/* out += the combined outputs of the chosen experts. */
+static iv_status run_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
+    job j = {.s = s, .layer = layer, .scales_inputs = s->model->config.router_scales_inputs};
     const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    bool ends = iv_cpu_ends_at_act(s, layer);
-    if (!ends) IV_TRY(iv_cpu_experts_combine(s, tokens, out, err));
+    return iv_cpu_ends_at_act(s, layer) ? IV_OK : iv_cpu_experts_combine(s, tokens, out, err);
+}
+
+static iv_status run_shared(iv_cpu_model *s, const iv_layer *layer, float *out, iv_error *err) {
     if (!s->model->config.shared_intermediate_size) return IV_OK;
     iv_mlp_part part = iv_cpu_shared_part(s, layer);
     iv_cpu_mlp_act(s, &part);
-    return ends ? IV_OK : iv_cpu_mlp_down(s, &part, out, err);
+    return iv_cpu_ends_at_act(s, layer) ? IV_OK : iv_cpu_mlp_down(s, &part, out, err);
+}
+
+iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
+    route(s, layer, tokens);
+    IV_TRY(run_experts(s, layer, tokens, out, err));
+    return run_shared(s, layer, out, err);
+}
+
+/* ---- norms of their own ---------------------------------------------------------------------------------------- */
+
+typedef struct sum_job {
+    iv_cpu_model *s;
+    const iv_layer *layer;
+    const float *x;
+    float *shared, *experts, *out;
+} sum_job;
+
+static void router_input_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const sum_job *j = context;
+    const iv_model *m = j->s->model;
+    const iv_kernels *k = j->s->compute.kernels;
+    size_t hidden = (size_t)m->config.hidden_size;
+    float *y = j->s->block + row * hidden; /* free until the block's end */
+    k->rmsnorm(j->x + row * hidden, j->layer->router_norm, (float)m->config.rms_norm_eps, hidden, IV_F32, y);
+    k->scale(y, hidden, iv_attention_scale(hidden));
+    k->round(y, hidden, m->gemm_type, (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type));
+}
+
+void iv_cpu_router_input(iv_cpu_model *s, const iv_layer *layer, const float *x) {
+    iv_pool_run(s->compute.pool, s->batch->tokens, router_input_row, &(sum_job){.s = s, .layer = layer, .x = x});
+}
+
+static void add_sums_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const sum_job *j = context;
+    const iv_model *m = j->s->model;
+    const iv_kernels *k = j->s->compute.kernels;
+    size_t hidden = (size_t)m->config.hidden_size, at = row * hidden;
+    float eps = (float)m->config.rms_norm_eps,
+          *other = j->s->terms + row * (size_t)m->config.experts_per_token * hidden;
+    k->rmsnorm(j->shared + at, j->layer->shared_post_norm, eps, hidden, IV_F32, j->out + at);
+    k->rmsnorm(j->experts + at, j->layer->experts_post_norm, eps, hidden, IV_F32, other);
+    k->add(j->out + at, other, hidden);
+}
+
+iv_status iv_cpu_normed_experts(iv_cpu_model *s, const iv_layer *layer, const float *x, float *out, iv_error *err) {
+    size_t tokens = s->batch->tokens, bytes = tokens * (size_t)s->model->config.hidden_size * sizeof(float);
+    const iv_tape_layer *t = s->tape ? s->tape->now : NULL;
+    sum_job j = {s, layer, x, t ? t->shared_y : s->sums[0], t ? t->experts_y : s->sums[1], out};
+    memset(j.shared, 0, bytes), memset(j.experts, 0, bytes);
+    IV_TRY(run_shared(s, layer, j.shared, err));
+    iv_cpu_router_input(s, layer, x);
+    route(s, layer, tokens);
+    iv_cpu_norm(s, x, layer->experts_norm);
+    IV_TRY(run_experts(s, layer, tokens, j.experts, err));
+    if (!iv_cpu_ends_at_act(s, layer)) iv_pool_run(s->compute.pool, tokens, add_sums_row, &j);
+    return IV_OK;
 }
 
 iv_status iv_cpu_experts_combine(iv_cpu_model *s, size_t tokens, float *out, iv_error *err) {

@@ -196,16 +196,16 @@ static void norm_row(void *context, size_t i, size_t worker) {
     iv_cpu_learner *l = j->l;
     size_t row = l->predictions[i].row;
     float *dx = l->dx + row * j->h;
-    l->factors[i] =
-        l->kernels->rmsnorm_backward(l->forward->x + row * j->h, l->model->final_norm,
-                                     (float)l->model->config.rms_norm_eps, j->h, l->dnormed + i * j->h, dx, dx);
+    float *centered = l->centered ? l->centered + i * j->h : NULL;
+    l->factors[i] = iv_learner_norm_row(l, l->forward->x + row * j->h, l->model->final_norm, l->dnormed + i * j->h, dx,
+                                        centered, l->base.rows_max * j->h);
 }
 
 static void norm_columns(void *context, size_t i, size_t first, size_t count, float *acc) {
     const head_job *j = context;
     iv_cpu_learner *l = j->l;
-    l->kernels->norm_weight_backward(l->dnormed + i * j->h + first,
-                                     l->forward->x + l->predictions[i].row * j->h + first, l->factors[i], count, acc);
+    const float *x = l->centered ? l->centered + i * j->h : l->forward->x + l->predictions[i].row * j->h;
+    l->kernels->norm_weight_backward(l->dnormed + i * j->h + first, x + first, l->factors[i], count, acc);
 }
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {

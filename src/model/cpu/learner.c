@@ -49,8 +49,8 @@ static widths widths_of(const iv_cpu_learner *l) {
     const iv_model_config *c = &m->config;
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     widths w = {.h = (size_t)c->hidden_size,
-                .dim = (size_t)c->head_dim,
-                .heads = s->heads,
+                .dim = (size_t)iv_size_max((size_t)c->head_dim, (size_t)c->wide_head_dim),
+                .heads = iv_size_max(s->heads, m->tp.wide[m->rank].heads),
                 .layers = (size_t)c->layers,
                 .up = m->tp.down.of[m->rank].k,
                 .shared = m->tp.shared.of[m->rank].k,
@@ -58,7 +58,10 @@ static widths widths_of(const iv_cpu_learner *l) {
                 .k = (size_t)c->experts_per_token,
                 .experts = (size_t)c->experts,
                 .vocab = (size_t)c->vocab_size};
-    w.q = s->heads * w.dim, w.kv = s->kv_heads * w.dim;
+    const iv_tp_shard *other = &m->tp.wide[m->rank];
+    size_t dim = (size_t)c->head_dim, wide_dim = (size_t)c->wide_head_dim;
+    w.q = iv_size_max(s->heads * dim, other->heads * wide_dim);
+    w.kv = iv_size_max(s->kv_heads * dim, other->kv_heads * wide_dim);
     size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(iv_size_max(w.up, w.shared), w.expert);
     w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide),
                            iv_size_max(w.h, iv_size_max(w.experts + 1, IV_VOCABULARY_BLOCK)));
@@ -85,6 +88,8 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     if (attention) {
         t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
+        if (l->model->config.value_norm) t->v_raw = typed(l, v, n, w->kv);
+        if (l->model->config.qk_norm_whole) t->qk_factors = floats(v, n, 2);
         t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
     }
     if (!mlp) return;
@@ -95,6 +100,10 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     if (!w->experts) return;
     t->shared_gate = typed(l, v, n, w->shared), t->shared_up = typed(l, v, n, w->shared);
     t->shared_act = typed(l, v, n, w->shared);
+    if (l->model->config.expert_norms) {
+        t->shared_y = floats(v, n, w->h), t->experts_y = floats(v, n, w->h);
+        t->expert_shares = floats(v, n, w->k);
+    }
     t->router_logits = floats(v, n, w->experts + 1), t->expert_weights = floats(v, n, w->k);
     t->expert_ids = iv_carve(v, n * w->k, sizeof *t->expert_ids);
 }
@@ -130,6 +139,7 @@ static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     l->router_gradients = floats(v, n, w->experts + 1);
     if (l->model->config.shared_intermediate_size)
         l->shared_dx = floats(v, n, w->h), l->scale_gradients = floats(v, n, 1);
+    if (l->model->config.expert_norms) l->sums_dx = floats(v, 2 * n, w->h), l->scale_terms = floats(v, n, w->experts);
     l->expert_slots = iv_carve(v, n, sizeof *l->expert_slots);
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }
@@ -142,9 +152,12 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
     if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
+    if (l->model->config.layer[0].norms == IV_NORMS_SHARED) l->kept_dnormed = floats(v, n, w.h);
+    if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
-    if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.q / w.dim);
+    if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.heads);
+    if (l->model->config.layer[0].activation.kind == IV_ACTIVATION_XIELU) l->activation_terms = floats(v, n, 2);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
@@ -181,17 +194,26 @@ static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
+/* Of the layers that are wide, or of the others; a family's layers of one kind all have values of their own, or none.
+ */
+static iv_status qkv_cuts_make(iv_cpu_learner *l, bool wide, iv_error *err) {
+    const iv_model_config *c = &l->model->config;
+    const iv_tp_shard *s = iv_tp_shard_of(&l->model->tp, l->model->rank, wide);
+    size_t leaves = l->qkv_leaves[wide], dim = (size_t)(wide ? c->wide_head_dim : c->head_dim), parts = 2;
+    if (wide && !iv_config_has_wide(c)) return IV_OK;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].wide == wide && c->layer[i].values_are_keys) parts = 1;
+    size_t leaf = iv_padded_k(s->heads * dim / leaves) + parts * iv_padded_k(s->kv_heads * dim / leaves);
+    return cuts_make(l->model->tp.ranks, leaves, leaf * leaves, &l->qkv_cuts[wide], err);
+}
+
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     iv_learner_leaves leaves;
     IV_TRY(iv_learner_divide(l->model, &leaves, err));
-    l->qkv_leaves = leaves.qkv, l->up_leaves = leaves.up, l->shared_leaves = leaves.shared,
-    l->head_leaves = leaves.head;
+    l->qkv_leaves[0] = leaves.qkv, l->qkv_leaves[1] = leaves.wide_qkv, l->up_leaves = leaves.up,
+    l->shared_leaves = leaves.shared, l->head_leaves = leaves.head;
     size_t ranks = l->model->tp.ranks;
-    const iv_tp_shard *s = iv_learner_shard(l);
-    size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves,
-           kv = s->kv_heads * dim / l->qkv_leaves;
-    leaf = iv_padded_k(q) + 2 * iv_padded_k(kv);
-    IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
+    for (int wide = 0; wide < 2; wide++) IV_TRY(qkv_cuts_make(l, wide, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
     size_t ups = iv_activation_inputs(&l->model->config.layer[0].activation); /* a family has one kind */
     IV_TRY(cuts_make(ranks, l->up_leaves, ups * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
@@ -343,7 +365,8 @@ static void close_learner(iv_learner *base) {
     iv_cpu_model_close(l->forward);
     iv_lookups_close(l);
     iv_memory_free(l->data, l->data_bytes);
-    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->shared_cuts), free(l->axis_sequences);
+    free(l->tape.layers), free(l->qkv_cuts[0]), free(l->qkv_cuts[1]), free(l->up_cuts), free(l->shared_cuts),
+        free(l->axis_sequences);
     free(l);
 }
 

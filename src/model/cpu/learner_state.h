@@ -36,15 +36,18 @@ struct iv_cpu_learner {
     float *dx, *dnormed, *dattended, *dqkv, *dact;
     float *dblock; /* of the output of the block at work: dx, or post_dx behind a norm */
     float *post_dx;
-    void *dy;              /* [rows][widest]: a GEMM input */
-    void *dy_run;          /* [rows][widest]: the same with leaves in a run */
-    float *factors;        /* [rows][heads]: of norms */
-    float *sink_terms;     /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
-    float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
-    void *packed;          /* activations over the token axis */
-    void *transposed;      /* weights, transposed */
-    void *unpacked;        /* weights by row, where `weights` is NULL */
-    const void **row_list; /* [padded_max or the most outputs] */
+    void *dy;                /* [rows][widest]: a GEMM input */
+    void *dy_run;            /* [rows][widest]: the same with leaves in a run */
+    float *kept_dnormed;     /* [rows][hidden]: of an MLP that shares its norm with attention; NULL if none does */
+    float *centered;         /* [2][rows][hidden]: of norms that center rows: these, and their gradients; or NULL */
+    float *activation_terms; /* [rows][2]: of the numbers of xIELU; NULL without it */
+    float *factors;          /* [rows][heads]: of norms */
+    float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    void *packed;            /* activations over the token axis */
+    void *transposed;        /* weights, transposed */
+    void *unpacked;          /* weights by row, where `weights` is NULL */
+    const void **row_list;   /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;
@@ -58,16 +61,19 @@ struct iv_cpu_learner {
     float *expert_gradients; /* [rows][experts_per_token]: of routing weights */
     float *router_gradients; /* [rows][the router's outputs] */
     float *shared_dx;        /* [rows][hidden]: of the shared expert's input */
-    float *scale_gradients;  /* [rows]: of its gate's logits */
-    uint32_t *expert_slots;  /* [rows]: token * experts_per_token + slot of each row of the expert at work */
+    float *sums_dx;     /* [2][rows][hidden]: of the sums of the shared expert and of the others; NULL without norms */
+    float *scale_terms; /* [rows][experts]: of the factors of routing weights; or NULL */
+    float *scale_gradients; /* [rows]: of its gate's logits */
+    uint32_t *expert_slots; /* [rows]: token * experts_per_token + slot of each row of the expert at work */
     /* Look-ups of the whole step so far. */
     float *lookups; /* [lookup_count][hidden] */
     int32_t *lookup_ids;
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves, up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank */
-    iv_row_cuts *qkv_cuts, *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank; [1]: of layers
+                                                                  * that are wide */
+    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -90,6 +96,12 @@ static inline iv_cpu_learner *iv_cpu_learner_of(iv_backend *b) { return ((iv_cpu
 
 static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
     return &l->model->tp.shard[l->model->rank];
+}
+
+/* The same with the heads of a layer, and the size of these. */
+static inline const iv_tp_shard *iv_learner_heads(const iv_cpu_learner *l, size_t layer, size_t *dim) {
+    *dim = (size_t)iv_config_head_dim(&l->model->config, (int64_t)layer);
+    return iv_tp_shard_of(&l->model->tp, l->model->rank, l->model->config.layer[layer].wide);
 }
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
@@ -127,6 +139,15 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset);
 
+/* norms.c: norm' of one row of the residual stream: dx += the gradient; returns the factor. centered: room for the row
+ * as the gradient of the weights takes it, where norms center it, and for one more at `apart`. */
+float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
+                          float *centered, size_t apart);
+
+/* The same over all rows, and the gradient of the weights; dx: to which it is added. */
+void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
+                     float *dx);
+
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
 
@@ -134,7 +155,7 @@ iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
 typedef struct iv_mlp_backward_args {
     iv_mlp_part part; /* values of the tape */
     const iv_mlp_tensors *t;
-    const float *norm;          /* before it */
+    const float *x, *norm;      /* of the norm before it */
     size_t whole, leaves;       /* values and leaves: of all ranks, of this one */
     const iv_row_cuts *up_cuts; /* of the leaves of gate and up */
     float *dx;                  /* [rows][hidden] */
@@ -147,6 +168,9 @@ void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, 
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+/* The same with norms of their own (iv_cpu_normed_experts): dx gains all but the gradient through the norm before the
+ * shared expert, of which dnormed has the input's. */
+iv_status iv_normed_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 
 /* lookups.c: dx of the tokens' embedding rows is kept until the step's last pass, which adds it up by token id. */
 iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err);

@@ -14,7 +14,7 @@ iv_mlp_part iv_cpu_dense_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_tape_layer *t = s->tape ? s->tape->now : NULL;
     return (iv_mlp_part){.w = l->experts,
                          .cuts = &s->model->tp.down,
-                         .activation = &l->config->activation,
+                         .activation = iv_layer_activation(l, l->experts),
                          .gate = t ? t->gate : NULL,
                          .up = t ? t->up : NULL,
                          .act = s->act};
@@ -25,7 +25,7 @@ iv_mlp_part iv_cpu_shared_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_model_config *c = &s->model->config;
     return (iv_mlp_part){.w = &l->shared,
                          .cuts = &s->model->tp.shared,
-                         .activation = &l->config->activation,
+                         .activation = iv_layer_activation(l, &l->shared),
                          .gate = t ? t->shared_gate : NULL,
                          .up = t ? t->shared_up : NULL,
                          .act = t ? t->shared_act : s->act,
@@ -50,9 +50,9 @@ static void act_row(void *context, size_t row, size_t worker) {
     iv_dtype type = j->s->model->gemm_type;
     size_t at = row * j->n * iv_dtype_bytes(type);
     void *act = (char *)j->p->act + at;
-    float *scaled = j->s->wide + row * iv_activation_inputs(j->p->activation) * j->n;
+    float *scaled = j->s->wide + row * iv_activation_inputs(&j->p->activation) * j->n;
     bool scales = j->p->scales != NULL;
-    iv_cpu_activate(j->s, j->p->activation, j->s->wide, row, j->n, scales ? IV_F32 : type, scales ? scaled : act,
+    iv_cpu_activate(j->s, &j->p->activation, j->s->wide, row, j->n, scales ? IV_F32 : type, scales ? scaled : act,
                     j->p->gate ? (char *)j->p->gate + at : NULL, j->p->up ? (char *)j->p->up + at : NULL);
     if (!scales) return;
     k->scale(scaled, j->n, iv_ref_sigmoid(j->p->scales[row * j->p->scales_apart]));

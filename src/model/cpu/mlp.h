@@ -8,7 +8,7 @@
 typedef struct iv_mlp_part {
     const iv_mlp *w;
     const iv_row_cuts *cuts; /* of down's inputs */
-    const iv_activation *activation;
+    iv_activation activation;
     void *gate, *up; /* of the tape, or NULL */
     void *act;
     const float *scales; /* NULL, or logits whose sigmoids scale the rows of act, `scales_apart` floats apart */

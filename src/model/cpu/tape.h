@@ -16,15 +16,20 @@ typedef struct iv_tape_layer {
     float *x_mlp;       /* [T][hidden]: the residual stream after attention */
     float *attention_y; /* [T][hidden]: the outputs of the blocks before their norms; NULL where there are none */
     float *mlp_y;
-    void *q, *k, *v;                            /* as attention took them */
-    void *q_raw, *k_raw;                        /* before the head norms; NULL where there are none */
-    void *attended;                             /* [T][q] */
-    float *lse2;                                /* [T][heads] */
-    void *gate, *up, *act;                      /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
+    float *shared_y,
+        *experts_y;        /* [T][hidden]: the sums of experts before norms of their own; NULL where there are none */
+    void *q, *k, *v;       /* as attention took them */
+    void *v_raw;           /* before its norm; NULL where it has none */
+    void *q_raw, *k_raw;   /* before the head norms; NULL where there are none */
+    float *qk_factors;     /* [T][2]: of norms over all heads; NULL where there are none */
+    void *attended;        /* [T][q] */
+    float *lse2;           /* [T][heads] */
+    void *gate, *up, *act; /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
     void *shared_gate, *shared_up, *shared_act; /* [T][the rank's part of the shared expert] */
     float *router_logits;                       /* [T][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;                        /* [T][experts_per_token], ascending */
     float *expert_weights;
+    float *expert_shares; /* [T][experts_per_token]: the weights before factors of experts; NULL where there are none */
 } iv_tape_layer;
 
 typedef struct iv_tape {

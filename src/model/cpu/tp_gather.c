@@ -24,14 +24,17 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     const iv_model *m = s->model;
     const iv_tp_plan *tp = &m->tp;
     const iv_tp_shard *shard = &tp->shard[m->rank];
-    size_t rows = iv_size_max(tp->out.of[m->rank].nodes,
+    size_t rows = iv_size_max(iv_size_max(tp->out.of[m->rank].nodes, tp->wide_out.of[m->rank].nodes),
                               iv_size_max(tp->down.of[m->rank].nodes, tp->shared.of[m->rank].nodes)),
            logits, hidden;
     rows = iv_size_max(rows, tp->mixer_out.of[m->rank].nodes);
     rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
+    size_t sums; /* of norms over all heads */
+    if (!iv_size_mul(s->tokens_max, shard->heads + shard->kv_heads, &sums)) return false;
     return iv_size_mul(logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
            iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&
-           iv_size_mul(iv_size_max(hidden, logits), sizeof(float), bytes) && iv_size_add(*bytes, HEADER_BYTES, bytes);
+           iv_size_mul(iv_size_max(iv_size_max(hidden, logits), sums), sizeof(float), bytes) &&
+           iv_size_add(*bytes, HEADER_BYTES, bytes);
 }
 
 float *iv_tp_gather_buffer(const iv_cpu_model *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }

@@ -22,6 +22,7 @@ static iv_status embed(iv_backend *b, iv_error *err) {
 static const float *next_norm(const gpu_pass *p, iv_norm n) {
     gpu_forward *f = p->f;
     if (n.kind == IV_NORM_FINAL) return f->last_norm;
+    if (n.kind == IV_NORM_KEPT) return NULL;
     unsigned char *kept = f->tape ? f->tape->layers[n.layer].normed[n.kind] : NULL;
     f->normed = kept ? kept : f->own_normed;
     return n.kind == IV_NORM_ATTENTION ? f->layers[n.layer].attention_norm : f->layers[n.layer].mlp_norm;
@@ -73,11 +74,18 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     const layer_vectors *v = &f->layers[layer];
     bool keeps = iv_gpu_keeps_attention(f);
     if (!shard_of(p)->heads) return IV_OK;
+    if (p->m->config.qk_norm_whole) {
+        int code =
+            iv_gpu_head_factors(f->wide, p->rows, shard_of(p)->heads, shard_of(p)->kv_heads,
+                                (size_t)p->m->config.head_dim, (float)p->m->config.rms_norm_eps, f->factors, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "norm over all heads", err));
+    }
     iv_gpu_rotate_args rotate = {.qkv = f->wide,
                                  .rows = p->rows,
                                  .heads = shard_of(p)->heads,
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
+                                 .factors = p->m->config.qk_norm_whole ? f->factors : NULL,
                                  .norms_behind = p->m->config.qk_norm_behind,
                                  .eps = (float)p->m->config.rms_norm_eps,
                                  .cosine = v->cosine,
@@ -155,8 +163,9 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     iv_gpu_linear_args a = iv_gpu_layer_args(p, w, iv_gpu_rows_at(p, f->normed, p->stride), p->stride);
     a.bias = f->layers[layer].gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
-    IV_TRY(iv_gpu_gate_up(p, &p->m->layers[layer].config->activation, &a, w, p->rows,
-                          iv_gpu_rows_at(p, f->now->act, stride), stride, (iv_gpu_row_scales){0}, NULL, err));
+    const iv_activation activation = iv_layer_activation(&p->m->layers[layer], p->m->layers[layer].experts);
+    IV_TRY(iv_gpu_gate_up(p, &activation, &a, w, p->rows, iv_gpu_rows_at(p, f->now->act, stride), stride,
+                          (iv_gpu_row_scales){0}, NULL, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
     return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }

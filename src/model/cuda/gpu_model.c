@@ -8,8 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *missing_on_gpus(const iv_model_config *c) {
+    if (c->expert_norms) return "norms of experts";
+    if (c->value_norm) return "norm of values";
+    if (c->layer_scalars) return "scalars of layers";
+    if (iv_config_has_wide(c)) return "heads of two sizes";
+    if (c->router_scales_inputs) return "router that scales the experts' inputs";
+    for (int64_t i = 0; i < c->layers; i++) {
+        if (c->layer[i].window < 0) return "attention in chunks";
+    }
+    return NULL;
+}
+
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
     IV_TRY(iv_config_check_attention_only(c, "device cuda", err));
+    const char *missing = missing_on_gpus(c);
+    if (missing)
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
+                       missing);
     if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
     if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
@@ -123,7 +139,10 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->sinks = gather(v, l->sinks, m->tp.shard[m->rank].heads);
         to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
         to->query = query[l->config->rope];
-        to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        bool whole = m->config.qk_norm_whole;
+        to->q_norm = gather(v, l->q_norm, whole ? s->heads * dim : dim);
+        to->k_norm = gather(v, l->k_norm, whole ? s->kv_heads * dim : dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
         if (l->config->mlp == IV_MLP_EXPERTS) {
             gather_expert_layer(m, l, v, to);
@@ -301,8 +320,20 @@ static iv_status open_all(iv_gpu_model *g, iv_error *err) {
     return iv_gpu_start_threads(g, err);
 }
 
+/* What one GPU does, but not several together. */
+static iv_status check_ranks(const iv_model *m, iv_error *err) {
+    const char *missing = m->config.qk_norm_whole ? "norm over all heads" : m->config.layer_norm ? "LayerNorm" : NULL;
+    if (!missing || m->tp.ranks == 1) return IV_OK;
+    return iv_fail(
+        err, IV_UNSUPPORTED,
+        "model_type %s: several GPUs have no %s yet: wanted tensor_parallel_size 1, found %zu (device cpu has "
+        "it)",
+        m->config.model_type, missing, m->tp.ranks);
+}
+
 iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_model_options *o, iv_gpu_model **out,
                             iv_error *err) {
+    IV_TRY(check_ranks(first, err));
     iv_gpu_model *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "model: no memory");
     g->o = *o, g->sms = iv_gpu_get_info(gpus[0])->sms;

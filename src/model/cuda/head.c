@@ -11,9 +11,15 @@ static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *
     const gpu_step *s = &r->g->step;
     const int32_t *pick = (const int32_t *)(void *)(r->inputs + s->at.pick) + first;
     size_t vocab = (size_t)p->m->config.vocab_size;
+    const float *x = f->x;
+    if (f->centered) {
+        int code = iv_gpu_center(f->x, p->hidden, p->rows, f->centered, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "final norm", err));
+        x = f->centered;
+    }
     int code = p->m->tp.ranks > 1 /* the last all-reduce has normed all rows */
                    ? iv_gpu_pick_rows(p->m->gemm_type, f->normed, p->stride, pick, n, r->normed_picks, f->stream)
-                   : iv_gpu_rmsnorm(f->x, p->hidden, pick, r->final_norm, (float)p->m->config.rms_norm_eps, n,
+                   : iv_gpu_rmsnorm(x, p->hidden, pick, r->final_norm, (float)p->m->config.rms_norm_eps, n,
                                     p->m->gemm_type, r->normed_picks, p->stride, f->stream);
     IV_TRY(iv_gpu_launched(f, code, "final norm", err));
     if (p->m->head.n) {

@@ -59,6 +59,8 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->f.x = iv_carve(&v, t * hidden, sizeof(float));
     r->f.normed = r->f.own_normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
     if (iv_config_buffers_blocks(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
+    if (c->layer_norm) r->f.centered = iv_carve(&v, t * hidden, sizeof(float));
+    if (c->qk_norm_whole) r->f.factors = iv_carve(&v, t * 2, sizeof(float));
     r->f.wide = iv_carve(&v, t * widest, sizeof(float));
     r->values.q = iv_carve(&v, t * q + 64, width);
     r->values.attended = iv_carve(&v, t * q + 64, width);

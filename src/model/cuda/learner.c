@@ -2,6 +2,7 @@
 #include "base/size.h"
 #include "model/cuda/learner_state.h"
 #include "model/decoder.h"
+#include "model/gpu_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -198,11 +199,14 @@ static size_t bytes_of(const iv_learner *base) {
 
 /* What learners do on a CPU alone. */
 static iv_status check_experts(const iv_model_config *c, iv_error *err) {
-    const char *missing = c->router_score != IV_SCORE_SOFTMAX             ? "the gradient of a router by sigmoids"
-                          : c->router_bias || (c->experts && c->mlp_bias) ? "biases of routers and experts"
-                          : c->routed_scale != 1                          ? "routed_scaling_factor"
-                          : c->shared_intermediate_size                   ? "shared experts"
-                                                                          : NULL;
+    const char *missing = c->qk_norm_whole                                     ? "the gradient of a norm over all heads"
+                          : c->layer_norm                                      ? "the gradient of LayerNorm"
+                          : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
+                          : c->router_score != IV_SCORE_SOFTMAX                ? "the gradient of a router by sigmoids"
+                          : c->router_bias || (c->experts && c->mlp_bias)      ? "biases of routers and experts"
+                          : c->routed_scale != 1                               ? "routed_scaling_factor"
+                          : c->shared_intermediate_size                        ? "shared experts"
+                                                                               : NULL;
     if (!missing) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
                    c->model_type, missing);
@@ -210,6 +214,7 @@ static iv_status check_experts(const iv_model_config *c, iv_error *err) {
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
     IV_TRY(iv_config_check_attention_only(&m->config, "training", err));
+    IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_experts(&m->config, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);

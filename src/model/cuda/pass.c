@@ -122,8 +122,14 @@ iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err
                                                  p->m->gemm_type, iv_gpu_rows_at(p, f->normed, p->stride), p->stride,
                                                  f->stream),
                                "rounding", err);
-    int code = iv_gpu_rmsnorm(f->x + p->first * p->hidden, p->hidden, NULL, weight, (float)p->m->config.rms_norm_eps,
-                              p->rows, p->m->gemm_type, iv_gpu_rows_at(p, f->normed, p->stride), p->stride, f->stream);
+    const float *x = f->x + p->first * p->hidden;
+    if (f->centered) {
+        float *to = f->centered + p->first * p->hidden;
+        IV_TRY(iv_gpu_launched(f, iv_gpu_center(x, p->hidden, p->rows, to, f->stream), "norm", err));
+        x = to;
+    }
+    int code = iv_gpu_rmsnorm(x, p->hidden, NULL, weight, (float)p->m->config.rms_norm_eps, p->rows, p->m->gemm_type,
+                              iv_gpu_rows_at(p, f->normed, p->stride), p->stride, f->stream);
     return iv_gpu_launched(f, code, "norm", err);
 }
 
@@ -144,7 +150,7 @@ iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weigh
 iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     gpu_forward *f = p->f;
     bool buffered = !iv_gpu_adds_plainly(p, l->post_norm);
-    if (!buffered && l->norm != iv_gpu_rounding) return f->transport.row_parallel(p, l, err);
+    if (!buffered && l->norm != iv_gpu_rounding && !f->centered) return f->transport.row_parallel(p, l, err);
     gpu_row_parallel inner = *l;
     float *x = f->x;
     inner.norm = NULL, inner.whole = true;

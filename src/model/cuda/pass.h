@@ -112,6 +112,8 @@ struct gpu_forward {
     float *x;                  /* the residual stream, where it is now */
     unsigned char *normed;     /* the norm that linear layers read now: */
     unsigned char *own_normed; /* here, or on the tape */
+    float *centered;           /* [rows][hidden]: rows of norms that center them; or NULL */
+    float *factors;            /* [rows][2]: of norms over all heads; or NULL */
     float *block;              /* [rows][hidden]: y of blocks that are normed or scaled, if no tape keeps it; or NULL */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
     float *ones;               /* as expert_weights, where experts have biases: iv_gpu_expert_bias */

@@ -98,7 +98,8 @@ static iv_status check_not_lost(const iv_gpu_model *g, iv_error *err) {
 
 iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
     IV_TRY(check_not_lost(g, err));
-    iv_status status = write_rest(g, false, err);
+    bool numbers = g->rank[0].m->config.layer[0].activation.kind == IV_ACTIVATION_XIELU; /* graphs hold them */
+    iv_status status = write_rest(g, numbers, err);
     if (status != IV_OK) g->lost = true, g->why = *err;
     return status;
 }

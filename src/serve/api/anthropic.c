@@ -134,7 +134,7 @@ static void out_text(const char *type, const char *key, const char *text, size_t
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
     const char *input = filled ? c->chat->calls[i].arguments : "{}";
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, t->http_id, 0, i, id);
+    iv_api_call_id(t->server, t->http_id, 0, i, c->chat->calls[i].name, id);
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "tool_use");
     iv_out_kv_text(o, "id", id);

@@ -2,6 +2,7 @@
 #include "serve/api/constraint.h"
 #include "base/buf.h"
 #include "base/digest.h"
+#include "chat/forms.h"
 #include "format/json.h"
 
 #include <stdio.h>
@@ -395,56 +396,49 @@ static bool is_mistral(iv_tool_form form) {
     return form >= IV_TOOL_FORM_MISTRAL && form <= IV_TOOL_FORM_MISTRAL_CALL_ID;
 }
 
-/* Finds a special token that the model can generate and that texts omit by default. */
-static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
-    const iv_text_model *text_model = iv_bridge_text_model(b);
-    iv_error unused;
-    iv_ids ids = {0};
-    iv_text skipped = {0};
-    bool found = iv_tokenize(text_model, spelling, strlen(spelling), false, &ids, &unused) == IV_OK && ids.count == 1 &&
-                 iv_detokenize(text_model, ids.data, 1, false, &skipped, &unused) == IV_OK && skipped.bytes == 0 &&
-                 (size_t)ids.data[0] < iv_bridge_info(b)->vocab_size;
-    if (found) *id = ids.data[0];
-    iv_ids_free(&ids), iv_text_free(&skipped);
-    return found;
+/* The special tokens of forms that the model can generate. */
+static size_t find_specials(const iv_bridge *b, iv_reasoning_form reasoning, iv_tool_form calls, int32_t *out) {
+    size_t count = iv_form_ids(iv_bridge_text_model(b), reasoning, calls, out), kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if ((size_t)out[i] < iv_bridge_info(b)->vocab_size) out[kept++] = out[i];
+    return kept;
 }
 
-static void find_specials(iv_server *s) {
-    static const char *const hermes[] = {"<tool_call>", "</tool_call>", NULL};
-    static const char *const llama[] = {"<|python_tag|>", NULL};
-    static const char *const mistral[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
-    const char *const *names = is_mistral(s->tool_form)                   ? mistral
-                               : s->tool_form == IV_TOOL_FORM_LLAMA3_JSON ? llama
-                                                                          : hermes;
-    for (s->tool_id_count = 0; *names && s->tool_form != IV_TOOL_FORM_NONE; names++)
-        if (find_special(s->bridge, *names, &s->tool_ids[s->tool_id_count])) s->tool_id_count++;
+static bool is_automatic(const char *name) { return !name || strcmp(name, "auto") == 0; }
+
+/* Harmony's reasoning and calls are messages alike. */
+static iv_status check_forms(const iv_server *s, iv_error *err) {
+    bool calls = s->tool_form == IV_TOOL_FORM_HARMONY, reasoning = s->reasoning_form == IV_REASONING_FORM_HARMONY;
+    bool good = calls ? reasoning || s->reasoning_form == IV_REASONING_FORM_NONE
+                      : !reasoning || s->tool_form == IV_TOOL_FORM_NONE;
+    if (good) return IV_OK;
+    return iv_fail(err, IV_INVALID,
+                   "tool-call-parser, reasoning-parser: wanted openai with openai_gptoss (or none), found %s with %s",
+                   iv_tool_form_name(s->tool_form), iv_reasoning_form_name(s->reasoning_form));
 }
 
-iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err) {
-    static const struct {
-        const char *name;
-        iv_tool_form form;
-    } parsers[] = {{"hermes", IV_TOOL_FORM_HERMES},
-                   {"llama3_json", IV_TOOL_FORM_LLAMA3_JSON},
-                   {"mistral", IV_TOOL_FORM_MISTRAL},
-                   {"qwen3_coder", IV_TOOL_FORM_QWEN3_CODER},
-                   {"qwen3_xml", IV_TOOL_FORM_QWEN3_CODER}, /* vLLM's other name for it */
-                   {"none", IV_TOOL_FORM_NONE}};
-    iv_tool_form own = iv_tool_form_of(iv_bridge_text_model(s->bridge));
-    bool found = !name || strcmp(name, "auto") == 0;
-    s->tool_form = own;
-    for (size_t i = 0; !found && i < sizeof parsers / sizeof *parsers; i++)
-        if (strcmp(name, parsers[i].name) == 0) s->tool_form = parsers[i].form, found = true;
-    if (!found)
-        return iv_fail(
-            err, IV_INVALID,
-            "tool-call-parser: wanted auto, hermes, llama3_json, mistral, qwen3_coder, qwen3_xml or none, found "
-            "\"%.40s\"",
-            name);
+iv_status iv_api_tools_open(iv_server *s, const char *calls, const char *reasoning, iv_error *err) {
+    const iv_text_model *t = iv_bridge_text_model(s->bridge);
+    iv_tool_form own = iv_tool_form_of(t);
+    s->tool_form = own, s->reasoning_form = iv_reasoning_form_of(t);
+    if (!is_automatic(calls) && !iv_tool_form_named(calls, &s->tool_form))
+        return iv_fail(err, IV_INVALID,
+                       "tool-call-parser: wanted auto, none or the name of one (docs/SERVER.md lists them), found "
+                       "\"%.40s\"",
+                       calls);
+    if (!is_automatic(reasoning) && !iv_reasoning_form_named(reasoning, &s->reasoning_form))
+        return iv_fail(err, IV_INVALID,
+                       "reasoning-parser: wanted auto, none or the name of one (docs/SERVER.md lists them), found "
+                       "\"%.40s\"",
+                       reasoning);
+    /* Of Harmony's two a single one decides. */
+    if (s->tool_form == IV_TOOL_FORM_HARMONY && is_automatic(reasoning)) s->reasoning_form = IV_REASONING_FORM_HARMONY;
+    if (s->reasoning_form == IV_REASONING_FORM_HARMONY && is_automatic(calls)) s->tool_form = IV_TOOL_FORM_HARMONY;
     /* Mistral's variant follows from the template. */
     if (s->tool_form == IV_TOOL_FORM_MISTRAL && is_mistral(own)) s->tool_form = own;
-    find_specials(s);
-    return IV_OK;
+    s->reasoning_id_count = find_specials(s->bridge, s->reasoning_form, IV_TOOL_FORM_NONE, s->tool_ids);
+    s->tool_id_count = find_specials(s->bridge, s->reasoning_form, s->tool_form, s->tool_ids);
+    return check_forms(s, err);
 }
 
 /* ---- tools: the fields -------------------------------------------------------------------------------- */
@@ -521,7 +515,8 @@ iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err
         return iv_fail(err, IV_UNSUPPORTED,
                        "tool_choice: wanted \"auto\" or \"none\": this server parses no calls (its "
                        "--tool-call-parser is none)");
-    if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
+    p->request.show_ids = s->tool_ids;
+    p->request.show_id_count = p->tools ? s->tool_id_count : s->reasoning_id_count;
     p->forced_call = forced;
     if (forced) return force_calls(p, p->tools, name, s->tool_form, &p->request, err);
     bool calls_or_json = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
@@ -531,10 +526,15 @@ iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err
 
 /* ---- ids of calls ------------------------------------------------------------------------------------- */
 
-void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, char out[IV_CALL_ID_BYTES]) {
+void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, const char *function,
+                    char out[IV_CALL_ID_BYTES]) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     enum { SHORT = 9 };
     uint8_t hash[32];
+    if (s->tool_form == IV_TOOL_FORM_KIMI_K2) {
+        snprintf(out, IV_CALL_ID_BYTES, "functions.%.256s:%zu", function, i);
+        return;
+    }
     snprintf(out, IV_CALL_ID_BYTES, "call_%.40s_%zu_%zu", response, choice, i);
     if (!is_mistral(s->tool_form)) return;
     iv_digest_of(out, strlen(out), hash);

@@ -16,11 +16,11 @@ iv_status iv_api_token_rules_read(const iv_server *s, iv_api_params *p, iv_error
 
 /* ---- tools -------------------------------------------------------------------------------------------- */
 
-enum { IV_CALL_ID_BYTES = 80 };
+enum { IV_CALL_ID_BYTES = 304 };
 
-/* Determines the format of calls and its special tokens. name: "auto" or NULL, "hermes", "llama3_json", "mistral",
- * "qwen3_coder" (or "qwen3_xml"), "none". */
-iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err);
+/* Determines the forms of calls and of reasoning, and their special tokens. calls, reasoning: "auto" or NULL, or a name
+ * of chat/forms.h. */
+iv_status iv_api_tools_open(iv_server *s, const char *calls, const char *reasoning, iv_error *err);
 
 /* A tool_choice of the type allowed_tools: removes the other tools from the list, and replaces the choice by its mode.
  * Other choices are left as they are. */
@@ -28,8 +28,9 @@ iv_status iv_api_tools_allow(iv_api_params *p, iv_error *err);
 /* Checks tools and tool_choice, and forces a call if required; afterwards tools is NULL if none may be called. */
 iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err);
 
-/* The id of call i of a choice: deterministic, given the response's id. Mistral's templates require nine letters and
- * digits. */
-void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, char out[IV_CALL_ID_BYTES]);
+/* The id of call i of a choice, of a function: deterministic, given the response's id. Mistral's templates require nine
+ * letters and digits, Kimi's functions.NAME:I. */
+void iv_api_call_id(const iv_server *s, const char *response, size_t choice, size_t i, const char *function,
+                    char out[IV_CALL_ID_BYTES]);
 
 #endif

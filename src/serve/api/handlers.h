@@ -108,9 +108,10 @@ typedef struct iv_render_input {
     bool split_special; /* special tokens in strings are plain text: the prompt contains marks (iv_mark_special) */
     bool generation_prompt;
     bool continue_final; /* the prompt ends with the text of the last message */
+    iv_reasoning_form form;
 } iv_render_input;
 
-/* reasoning_open: the template has opened <think>, so the answer begins inside reasoning. */
+/* reasoning_open: the template has opened it, so the answer begins inside reasoning. */
 iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
                     iv_error *err);
 

@@ -1,5 +1,6 @@
 /* messages.c: reads a conversation (format/chat_messages.h) and renders it as a prompt. */
 #include "serve/api/messages.h"
+#include "chat/forms.h"
 #include "format/chat_messages.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
@@ -59,7 +60,7 @@ static bool has_open(const char *text, const char *begin, const char *end) {
     return at && !strstr(at, end);
 }
 
-/* inside: the text to be continued has an open <think>. */
+/* inside: the text to be continued has open reasoning. */
 static iv_status mark_final(const iv_render_input *in, json_t *list, bool *inside, iv_error *err) {
     size_t last = json_array_size(list) - 1;
     json_t *message = json_array_get(list, last), *given = json_array_get(in->messages, last);
@@ -71,7 +72,8 @@ static iv_status mark_final(const iv_render_input *in, json_t *list, bool *insid
         IV_TRY(iv_api_read_content("messages", json_object_get(given, "content"), &content, err));
         if (json_object_set_new(message, "content", content) != 0) return no_memory(err);
     }
-    *inside = has_open(json_string_value(content), "<think>", "</think>");
+    const iv_reasoning_marks *marks = iv_reasoning_marks_of(in->form);
+    *inside = marks->begin[0] && has_open(json_string_value(content), marks->begin[0], marks->end[0]);
     bool ok = iv_buf_append(&marked, json_string_value(content), json_string_length(content)) &&
               iv_buf_puts(&marked, MARK) &&
               json_object_set_new(message, "content", json_stringn(marked.data, marked.len)) == 0;
@@ -214,11 +216,9 @@ static iv_status cut_at_mark(iv_text *text, iv_error *err) {
     return IV_OK;
 }
 
-static bool opens_reasoning(const iv_text *text) {
-    static const char tag[] = "<think>";
-    size_t n = text->bytes;
-    while (n && is_space(text->data[n - 1])) n--;
-    return n >= strlen(tag) && memcmp(text->data + n - strlen(tag), tag, strlen(tag)) == 0;
+static bool is_open(const iv_text_model *text_model, iv_reasoning_form form, const iv_text *text) {
+    iv_reasoning after = iv_reasoning_after(text_model, form, text->data, text->bytes);
+    return iv_reasoning_without_form(after) == IV_REASONING_OPEN;
 }
 
 iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
@@ -236,6 +236,6 @@ iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, 
         iv_text_free(&text);
         return status;
     }
-    *out = text, *reasoning_open = inside || opens_reasoning(&text);
+    *out = text, *reasoning_open = inside || is_open(text_model, in->form, &text);
     return IV_OK;
 }

@@ -39,7 +39,7 @@ static const char *finish_name(const iv_child *c) {
 
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, t->http_id, c->index, i, id);
+    iv_api_call_id(t->server, t->http_id, c->index, i, c->chat->calls[i].name, id);
     iv_out_open(o, '{');
     if (with_index) iv_out_kv_uint(o, "index", i);
     iv_out_kv_text(o, "id", id);

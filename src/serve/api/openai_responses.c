@@ -159,7 +159,7 @@ static void out_item_of_call(const iv_task *t, const char *key, size_t i, iv_jso
 static void out_call_item(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
     const iv_chat_call *call = &c->chat->calls[i];
     char id[IV_CALL_ID_BYTES];
-    iv_api_call_id(t->server, t->http_id, 0, i, id);
+    iv_api_call_id(t->server, t->http_id, 0, i, c->chat->calls[i].name, id);
     iv_out_open(o, '{');
     iv_out_kv_text(o, "type", "function_call");
     out_item_of_call(t, "id", i, o);

@@ -9,7 +9,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/api/json_scan.h"
+#include "serve/api/body_scan.h"
 
 #include <jansson.h>
 

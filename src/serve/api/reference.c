@@ -85,29 +85,52 @@ static void out_bodies(unsigned mask, iv_buf *out) {
         if (mask & bodies[i].body) iv_buf_printf(out, "%s%s", comma, bodies[i].name), comma = ", ";
 }
 
+/* What a field does: the sections of the page. */
+typedef enum effect { CHANGES, ONLY, NEVER, EFFECTS } effect;
+
+static effect effect_of(const iv_api_field *f) {
+    return f->kind == IV_FIELD_ACCEPT ? NEVER : f->kind == IV_FIELD_ONLY ? ONLY : CHANGES;
+}
+
+static bool together(const iv_api_field *a, const iv_api_field *b) {
+    return a->bodies == b->bodies && effect_of(a) == effect_of(b);
+}
+
+/* The fields of the first one's bodies and effect, unless an earlier field has printed them. */
+static void out_group(size_t first, iv_buf *out) {
+    const iv_api_field *f = &iv_api_fields[first];
+    for (size_t i = 0; i < first; i++)
+        if (together(&iv_api_fields[i], f)) return;
+    iv_buf_puts(out, "\n**"), out_bodies(f->bodies, out), iv_buf_puts(out, "**\n\n");
+    for (size_t i = first; i < iv_api_field_count; i++) {
+        const iv_api_field *g = &iv_api_fields[i];
+        const char *help = iv_api_field_help(g->name);
+        if (!together(g, f)) continue;
+        iv_buf_printf(out, "- `%s`", g->name);
+        if (effect_of(g) != NEVER) iv_buf_puts(out, " ("), out_values(g, out), iv_buf_puts(out, ")");
+        iv_buf_printf(out, ": %s\n", help ? help : "");
+    }
+}
+
 void iv_api_write_reference(iv_buf *out) {
-    iv_buf_puts(out,
-                "# Fields of requests\n\n"
-                "Every field that the server knows, made from its own table (`INVAR_WRITE_DOCS=1 "
-                "build/tests/test_serve_api_reference`). `GET /openapi.json`\nhas the same as JSON. Any other field is "
-                "refused by name; `null` is the same as absent. The meaning of the larger ones is in\n"
-                "[SERVER.md](SERVER.md#requests), [STRUCTURED.md](STRUCTURED.md) and [RL_SERVER.md](RL_SERVER.md).\n\n"
-                "Effect: *changes* the answer or what it reports; *never* changes it; *only* these values, others are "
-                "refused.\n\n| body | path |\n|---|---|\n");
+    static const char *const sections[EFFECTS] = {"Fields that change the answer, or what it reports",
+                                                  "Fields that accept these values alone",
+                                                  "Fields that change nothing"};
+    iv_buf_puts(
+        out,
+        "# Fields of requests\n\n"
+        "Every field that the server knows, by the bodies that have it, made from its own table (`INVAR_WRITE_DOCS=1\n"
+        "build/tests/test_serve_api_reference`). `GET /openapi.json` has the same as JSON. Any other field is "
+        "refused by name;\n`null` is the same as absent. The meaning of the larger ones is in "
+        "[SERVER.md](SERVER.md#requests), [STRUCTURED.md](STRUCTURED.md)\nand [RL_SERVER.md](RL_SERVER.md).\n\n");
+    const char *comma = "Bodies: ";
     for (size_t i = 0; i < BODIES; i++)
-        iv_buf_printf(out, "| %s | %s |\n", bodies[i].name, bodies[i].path ? bodies[i].path : "a member of others");
-    iv_buf_puts(out, "\n| field | of | values | effect | |\n|---|---|---|---|---|\n");
-    for (size_t i = 0; i < iv_api_field_count; i++) {
-        const iv_api_field *f = &iv_api_fields[i];
-        const char *help = iv_api_field_help(f->name);
-        iv_buf_printf(out, "| `%s` | ", f->name);
-        out_bodies(f->bodies, out);
-        iv_buf_puts(out, " | "), out_values(f, out);
-        iv_buf_printf(out, " | %s | %s |\n",
-                      f->kind == IV_FIELD_ACCEPT ? "never"
-                      : f->kind == IV_FIELD_ONLY ? "only"
-                                                 : "changes",
-                      help ? help : "");
+        if (bodies[i].path) iv_buf_printf(out, "%s%s (`%s`)", comma, bodies[i].name, bodies[i].path), comma = ", ";
+    iv_buf_puts(out, ". The others are members of these.\n");
+    for (effect e = 0; e < EFFECTS; e++) {
+        iv_buf_printf(out, "\n## %s\n", sections[e]);
+        for (size_t i = 0; i < iv_api_field_count; i++)
+            if (effect_of(&iv_api_fields[i]) == e) out_group(i, out);
     }
 }
 

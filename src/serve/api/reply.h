@@ -15,7 +15,7 @@ int iv_api_write_error(iv_json_out *o, const char *path, const char *request_id,
 void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err);
 /* Sends the buffer and frees it; 500 if o failed. */
 void iv_api_reply_json(iv_http_request *q, int status, iv_json_out *o);
-/* Parses a body's text after a byte order mark, once it has been scanned (json_scan.h): long lists of ids are moved
+/* Parses a body's text after a byte order mark, once it has been scanned (body_scan.h): long lists of ids are moved
  * to p and blanked in the text. `fields`: one of params.h's masks; 0: any. p->text is the parsed text, valid as long
  * as the text lives. */
 iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_t bytes, json_t **out, iv_error *err);

@@ -9,7 +9,7 @@
 #define IV_SERVE_API_TASK_H
 
 #include "base/json_out.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "serve/api/job.h"
 #include "serve/api/params.h"
 #include "serve/state/state.h"

@@ -2,6 +2,7 @@
  * the prompts' text. */
 #include "base/clock.h"
 #include "base/size.h"
+#include "chat/forms.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
@@ -76,8 +77,9 @@ static void begin_chat(const iv_task *t, iv_chat_text *c) {
     const iv_api_params *p = &t->params;
     iv_constraint_kind kind = p->request.constraint;
     bool calls_or_json = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
-    iv_chat_text_init(c, p->separate_reasoning || calls_or_json, p->reasoning_open, t->tools != NULL, p->one_tool_call);
-    c->form = form_of_calls(t), c->schemas = t->tools;
+    bool split = (p->separate_reasoning || calls_or_json) && t->server->reasoning_form != IV_REASONING_FORM_NONE;
+    iv_chat_text_init(c, split, p->reasoning_open, t->tools != NULL, p->one_tool_call);
+    c->form = form_of_calls(t), c->reasoning_form = t->server->reasoning_form, c->schemas = t->tools;
     c->trim = kind != IV_CONSTRAINT_NONE && kind != IV_CONSTRAINT_TOKENS;
     c->calls_or_json = calls_or_json, c->joined = calls_or_json && !p->separate_reasoning;
 }
@@ -104,10 +106,11 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
 
 /* A constraint applies after the reasoning. A continued message has already begun. */
 static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
+    iv_reasoning_form form = t->server->reasoning_form;
     if (p->request.constraint == IV_CONSTRAINT_NONE) return IV_REASONING_NONE;
-    if (t->params.reasoning_open) return IV_REASONING_OPEN;
+    if (t->params.reasoning_open) return iv_reasoning_with_form(form, IV_REASONING_OPEN);
     if (t->params.continue_final) return IV_REASONING_NONE;
-    return iv_reasoning_after(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes);
+    return iv_reasoning_after(iv_bridge_text_model(t->server->bridge), form, p->text.data, p->text.bytes);
 }
 
 /* Tokenizes a rendered prompt, whose marks show which special tokens are plain text. */
@@ -129,7 +132,8 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
                           .verbosity = p->verbosity,
                           .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
-                          .continue_final = p->continue_final};
+                          .continue_final = p->continue_final,
+                          .form = t->server->reasoning_form};
     iv_text_free(&prompt->text), iv_ids_free(&prompt->ids);
     prompt->as_ids = false;
     IV_TRY(iv_render(iv_bridge_text_model(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));

@@ -123,7 +123,8 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
                           .verbosity = p->verbosity,
                           .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
-                          .continue_final = p->continue_final};
+                          .continue_final = p->continue_final,
+                          .form = s->reasoning_form};
     bool open;
     return iv_render(iv_bridge_text_model(s->bridge), &in, out, &open, err);
 }

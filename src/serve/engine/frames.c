@@ -163,7 +163,7 @@ static void text_within(wire *w, char *value, size_t room) {
 
 /* A new member of these structs needs a line below. */
 _Static_assert(sizeof(void *) != 8 ||
-                   (sizeof(iv_engine_options) == 224 && sizeof(iv_engine_info) == 224 && sizeof(iv_request) == 320 &&
+                   (sizeof(iv_engine_options) == 232 && sizeof(iv_engine_info) == 224 && sizeof(iv_request) == 320 &&
                     sizeof(iv_event) == 216 && sizeof(iv_event_details) == 72),
                "frames.c sends every member");
 
@@ -175,7 +175,7 @@ static void options(wire *w, iv_engine_options *o) {
     text(w, &o->numerics), size(w, &o->tensor_parallel_size), text(w, &o->rank_transport);
     size(w, &o->rank_timeout_ms), size(w, &o->kv_bytes), real64(w, &o->kv_fraction), flag(w, &o->prefix_caching);
     text(w, &o->speculative), size(w, &o->speculative_tokens), flag(w, &o->trainable);
-    size(w, &o->step_target_ms), flag(w, &o->sample_all_ids), size(w, &o->state_cache_bytes);
+    size(w, &o->step_target_ms), flag(w, &o->sample_all_ids), text(w, &o->weights), size(w, &o->state_cache_bytes);
 }
 
 static void info(wire *w, iv_engine_info *i) {
@@ -236,7 +236,7 @@ static void request(wire *w, iv_request *r, const char **stop) {
     r->stop_ids = array(w, r->stop_ids, &r->stop_id_count, sizeof *r->stop_ids);
     CHOICE(w, r->constraint, IV_CONSTRAINT_TOKENS);
     text(w, &r->constraint_text);
-    CHOICE(w, r->reasoning, IV_REASONING_OPTIONAL);
+    CHOICE(w, r->reasoning, IV_REASONING_FORM_NONE * IV_REASONING_FORM_STEP);
     flag(w, &r->ignore_eos), flag(w, &r->keep_special);
     r->show_ids = array(w, r->show_ids, &r->show_id_count, sizeof *r->show_ids);
     flag(w, &r->keep_receipt);

@@ -18,8 +18,8 @@ typedef struct iv_server_options {
     iv_bridge_options bridge;
     const char *served_model_name; /* names that requests may use, separated by commas (iv_server_names_check); answers
                                       have the first. NULL: the model's directory name */
-    const char *tool_call_parser;  /* tool call format: auto (NULL), hermes, llama3_json, mistral, qwen3_coder,
-                                      qwen3_xml, none */
+    const char *tool_call_parser;  /* form of tool calls: auto (NULL: by the chat template), or a name (chat/forms.h) */
+    const char *reasoning_parser;  /* the same of the reasoning */
     const char *proof_urls;        /* servers that the page compares with: comma-separated origins; NULL: none */
     iv_metrics_names metrics;
     const char *response_directory; /* of stored responses (/v1/responses); NULL: none are stored */
@@ -82,9 +82,10 @@ typedef struct iv_server {
     iv_jobs *jobs;           /* worker pool for long jobs; NULL: they run on this thread */
     const char *model_name;  /* in answers */
     const char *model_names; /* all, separated by commas; NULL: only model_name */
-    iv_tool_form tool_form;  /* set by iv_api_tools_open, like the next two */
-    int32_t tool_ids[4];     /* special tokens of that form, kept in texts */
-    size_t tool_id_count;
+    iv_tool_form tool_form;  /* set by iv_api_tools_open, like the next four */
+    iv_reasoning_form reasoning_form;
+    int32_t tool_ids[IV_FORM_IDS_MAX];        /* special tokens of both, kept in texts: those of the reasoning first */
+    size_t tool_id_count, reasoning_id_count; /* all; of the reasoning */
     bool draining;
     size_t freed_bytes;                  /* freed bodies whose memory is not yet returned to the system */
     struct iv_task *tasks;               /* list of tasks (api/task.h) */

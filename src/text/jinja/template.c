@@ -96,6 +96,10 @@ bool iv_template_names(const iv_template *t, const char *word) {
     return false;
 }
 
+bool iv_template_contains(const iv_template *t, const char *text) {
+    return t->source.n && memmem(t->source.u.s, t->source.n, text, strlen(text)) != NULL;
+}
+
 iv_status iv_template_render_spans(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                                    iv_text_spans *spans, iv_error *err) {
     IV_ASSERT(json_is_object(variables));

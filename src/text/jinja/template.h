@@ -58,6 +58,9 @@ bool iv_template_reads_parts(const iv_template *t);
 /* Has `.word`, 'word' or "word" in its source: it may read such a member, or compare something with the word. */
 bool iv_template_names(const iv_template *t, const char *word);
 
+/* Has this text in its source. */
+bool iv_template_contains(const iv_template *t, const char *text);
+
 void iv_template_close(iv_template *t); /* NULL is allowed */
 
 #endif

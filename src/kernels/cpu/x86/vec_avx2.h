@@ -56,6 +56,7 @@ static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes
 
 static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b where either is NaN */
 static inline vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+static inline vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 static inline vi vi_truncate(vf a) { return _mm256_cvttps_epi32(a); }
 static inline vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); }

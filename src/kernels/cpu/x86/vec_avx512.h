@@ -53,6 +53,7 @@ static inline vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, 
 
 static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b where either is NaN */
 static inline vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+static inline vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 static inline vi vi_truncate(vf a) { return _mm512_cvttps_epi32(a); }
 static inline vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }

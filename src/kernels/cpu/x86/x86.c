@@ -21,6 +21,7 @@ static void overlay_avx2(iv_kernels *k) {
     iv_kernels_put_fma32(k, IV_F32, &iv_tile_f32_fma32_avx2);
     iv_kernels_put_tc16(k, IV_BF16, &iv_tile_bf16_tc16_avx2);
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx2);
+    k->widen = iv_widen_avx2;
     iv_rows_avx2(k);
     iv_backward_avx2(k);
     iv_optimizer_avx2(k);
@@ -33,6 +34,7 @@ static void overlay_avx512(iv_kernels *k) {
     if (prefers_dot_product()) k->tiles.of[IV_FMA32][IV_BF16][IV_WEIGHT_BF16] = &iv_tile_bf16_fma32_avx512bf16;
     iv_kernels_put_tc16(k, IV_BF16, &iv_tile_bf16_tc16_avx512);
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx512);
+    k->widen = iv_widen_avx512;
     iv_rows_avx512(k);
     iv_backward_avx512(k);
     iv_optimizer_avx512(k);

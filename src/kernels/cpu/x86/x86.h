@@ -16,6 +16,10 @@ void iv_backward_avx512(iv_kernels *k);
 void iv_optimizer_avx2(iv_kernels *k);
 void iv_optimizer_avx512(iv_kernels *k);
 
+void iv_widen_avx2(const iv_code_form *form, iv_dtype type, const void *scales, const void *codes, size_t k, void *out);
+void iv_widen_avx512(const iv_code_form *form, iv_dtype type, const void *scales, const void *codes, size_t k,
+                     void *out);
+
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx2, iv_tile_f16_fma32_avx2, iv_tile_f32_fma32_avx2;
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512, iv_tile_f32_fma32_avx512;
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16;
