@@ -30,6 +30,8 @@ ROWS = {
     "helium": ("Helium 1 2B", "-", "-", ""),
     "hunyuan_v1_dense": ("Hunyuan 0.5B, 1.8B, 4B, 7B", "hunyuan_a13b", "hunyuan_a13b", ""),
     "internvl": ("InternVL 3", "-", "-", "images"),
+    "lfm2": ("LFM2 350M to 2.6B", "-", "-", "training"),
+    "lfm2_moe": ("LFM2 8B-A1B", "-", "-", "training"),
     "llama": ("Llama 2 to 3.3, SmolLM2, R1-Distill-Llama", "llama3_json", "-; R1: deepseek_r1", ""),
     "llama4": ("Llama 4 Scout, Maverick", "llama4_pythonic, llama4_json", "-", "images"),
     "llama4_text": ("Llama 4 Scout, Maverick, text alone", "llama4_pythonic, llama4_json", "-", ""),
@@ -50,6 +52,7 @@ ROWS = {
     "qwen3": ("Qwen3 0.6B to 32B", "hermes", THINK, ""),
     "qwen3_5": ("Qwen3.5", "qwen3_coder", THINK, "images, training"),
     "qwen3_5_moe": ("Qwen3.5 MoE", "qwen3_coder", THINK, "images, training"),
+    "qwen3_5_text": ("Qwen3.5, text alone", "qwen3_coder", THINK, "training"),
     "qwen3_moe": ("Qwen3 30B-A3B, 235B-A22B; Qwen3-Coder", "hermes; Coder: qwen3_coder", THINK, ""),
     "qwen3_next": ("Qwen3-Next 80B-A3B", "hermes", THINK, "training"),
     "qwen3_vl": ("Qwen3-VL 2B to 32B", "hermes", THINK, "images"),
@@ -128,7 +131,8 @@ def facts(root):
     for folder in sorted((tests / "data/families").iterdir()):
         row = out[type_of(folder)]
         row["tried"] = ["logits"]
-        if (folder / "gradients.safetensors").exists():
+        learns = "training" not in ROWS.get(type_of(folder), ("", "", "", ""))[3]
+        if learns and (folder / "gradients.safetensors").exists():
             row["learner"] = ["CPU"]
     for folder in sorted((tests / "data/hf").iterdir()):
         row = out[type_of(folder)]
