@@ -253,17 +253,17 @@ typedef enum iv_tool_form {
     IV_TOOL_FORM_MISTRAL_ARGS,    /* [TOOL_CALLS]NAME[ARGS]{...} */
     IV_TOOL_FORM_MISTRAL_CALL_ID, /* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
     IV_TOOL_FORM_QWEN3_CODER,     /* <tool_call><function=NAME><parameter=KEY>...</parameter></function></tool_call> */
-    IV_TOOL_FORM_HARMONY,         /* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
-    IV_TOOL_FORM_GLM,             /* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>...</arg_value></tool_call> */
-    IV_TOOL_FORM_SEED_OSS,        /* as Qwen3-Coder's, in <seed:tool_call> */
-    IV_TOOL_FORM_MINIMAX_M2,      /* <minimax:tool_call><invoke name="NAME"><parameter name="KEY">... */
-    IV_TOOL_FORM_GRANITE,         /* <|tool_call|>[{"name": ..., "arguments": {...}}, ...] */
-    IV_TOOL_FORM_PHI4_MINI,       /* functools[{"name": ..., "arguments": {...}}, ...] */
-    IV_TOOL_FORM_HUNYUAN,         /* <tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls> */
-    IV_TOOL_FORM_DEEPSEEK_V3,     /* marks around function, NAME and {...} in a block of code */
-    IV_TOOL_FORM_DEEPSEEK_V31,    /* marks around NAME and {...} */
-    IV_TOOL_FORM_KIMI_K2,         /* marks around functions.NAME:INDEX and {...} */
-    IV_TOOL_FORM_PYTHONIC,        /* [NAME(KEY=VALUE, ...), ...] */
+    IV_TOOL_FORM_HARMONY,      /* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
+    IV_TOOL_FORM_GLM,          /* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>...</arg_value></tool_call> */
+    IV_TOOL_FORM_SEED_OSS,     /* as Qwen3-Coder's, in <seed:tool_call> */
+    IV_TOOL_FORM_MINIMAX_M2,   /* <minimax:tool_call><invoke name="NAME"><parameter name="KEY">... */
+    IV_TOOL_FORM_GRANITE,      /* <|tool_call|>[{"name": ..., "arguments": {...}}, ...] */
+    IV_TOOL_FORM_PHI4_MINI,    /* functools[{"name": ..., "arguments": {...}}, ...] */
+    IV_TOOL_FORM_HUNYUAN,      /* <tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls> */
+    IV_TOOL_FORM_DEEPSEEK_V3,  /* marks around function, NAME and {...} in a block of code */
+    IV_TOOL_FORM_DEEPSEEK_V31, /* marks around NAME and {...} */
+    IV_TOOL_FORM_KIMI_K2,      /* marks around functions.NAME:INDEX and {...} */
+    IV_TOOL_FORM_PYTHONIC,     /* [NAME(KEY=VALUE, ...), ...] */
     IV_TOOL_FORM_LLAMA4_PYTHONIC, /* the same, perhaps in <|python_start|> and <|python_end|> */
     IV_TOOL_FORM_OLMO3,           /* <function_calls>, NAME(KEY=VALUE, ...) one to a line, </function_calls> */
     IV_TOOL_FORM_NONE             /* answers are not searched for calls */
@@ -557,8 +557,8 @@ IV_API iv_status iv_text_model_compile(iv_text_model *t, size_t vocab_size, cons
 IV_API const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes);
 
 /* iv_request.reasoning for a prompt that iv_render_chat has rendered: OPEN if it ends with the mark that opens the
- * reasoning, NONE if it ends with the one that closes it, else OPTIONAL for a model whose vocabulary has both as tokens,
- * else NONE. Harmony: by the last message's channel if it is open, else OPTIONAL. */
+ * reasoning, NONE if it ends with the one that closes it, else OPTIONAL for a model whose vocabulary has both as
+ * tokens, else NONE. Harmony: by the last message's channel if it is open, else OPTIONAL. */
 IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, iv_reasoning_form form, const char *prompt,
                                        size_t bytes);
 

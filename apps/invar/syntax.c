@@ -190,11 +190,11 @@ const cli_syntax cli_chat_syntax = {
 /* ---- serve --------------------------------------------------------------------------------------------- */
 
 /* vLLM's names. */
-#define TOOL_PARSERS \
+#define TOOL_PARSERS                                                                        \
     "auto none hermes llama3_json llama4_json llama4_pythonic pythonic mistral qwen3_coder" \
-    " qwen3_xml openai glm45 glm47 seed_oss minimax_m2 granite granite4 phi4_mini_json" \
+    " qwen3_xml openai glm45 glm47 seed_oss minimax_m2 granite granite4 phi4_mini_json"     \
     " hunyuan_a13b ernie45 deepseek_v3 deepseek_v31 kimi_k2 olmo3"
-#define REASONING_PARSERS \
+#define REASONING_PARSERS                                                                \
     "auto none qwen3 deepseek_r1 deepseek_v3 ernie45 glm45 granite hunyuan_a13b kimi_k2" \
     " minimax_m2 mistral olmo3 openai_gptoss seed_oss"
 
@@ -206,10 +206,10 @@ static const cli_flag server_flags[] = {
     {COUNT("port", "N", 0, 65535), .unset = "8000", .help = "port to listen on; 0 picks a free one and logs it"},
     {TEXT("served-model-name", "NAMES"), .unset = "the directory's name",
      .help = "model name in the API; several: A,B"},
-    {CHOICE("tool-call-parser", "NAME", TOOL_PARSERS),
-     .unset = "auto: from the chat template", .help = "form of the model's tool calls"},
-    {CHOICE("reasoning-parser", "NAME", REASONING_PARSERS),
-     .unset = "auto: from the chat template", .help = "form of the model's reasoning"},
+    {CHOICE("tool-call-parser", "NAME", TOOL_PARSERS), .unset = "auto: from the chat template",
+     .help = "form of the model's tool calls"},
+    {CHOICE("reasoning-parser", "NAME", REASONING_PARSERS), .unset = "auto: from the chat template",
+     .help = "form of the model's reasoning"},
     {.name = "split-special-tokens",
      .help = "treat special tokens spelled in requests as plain text, unless the request overrides it"},
     {TEXT("proof-urls", "LIST"), .unset = "none", .help = "other servers of the same model for the page's Proof tab"},
@@ -312,10 +312,10 @@ static const cli_flag batch_flags[] = {
      .help = "answers, in the same order; - is standard output"},
     {TEXT("served-model-name", "NAMES"), .unset = "the directory's name",
      .help = "model name in the requests; several: A,B"},
-    {CHOICE("tool-call-parser", "NAME", TOOL_PARSERS),
-     .unset = "auto: from the chat template", .help = "form of the model's tool calls"},
-    {CHOICE("reasoning-parser", "NAME", REASONING_PARSERS),
-     .unset = "auto: from the chat template", .help = "form of the model's reasoning"},
+    {CHOICE("tool-call-parser", "NAME", TOOL_PARSERS), .unset = "auto: from the chat template",
+     .help = "form of the model's tool calls"},
+    {CHOICE("reasoning-parser", "NAME", REASONING_PARSERS), .unset = "auto: from the chat template",
+     .help = "form of the model's reasoning"},
     {0},
 };
 static const cli_section batch_section = {"Batch", batch_flags};

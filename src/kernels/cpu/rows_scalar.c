@@ -112,7 +112,8 @@ static void decays(float total, const float *before, size_t n, float *out) {
 }
 
 void iv_rows_scalar(iv_kernels *k) {
-    k->squares = iv_ref_squares, k->norm_by = norm_by, k->center = iv_ref_center, k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
+    k->squares = iv_ref_squares, k->norm_by = norm_by, k->center = iv_ref_center, k->rmsnorm = rmsnorm,
+    k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->cap = iv_ref_cap, k->add_scaled = add_scaled, k->add_product = add_product, k->decays = decays;
