@@ -1,6 +1,7 @@
 /* Calls together with a format: random answers under that constraint are calls or JSON of the format, and are parsed
  * accordingly, however their text is cut. */
 #include "grammar/random_walk.h"
+#include "marks_of_calls.h"
 #include "chat/chat_text.h"
 #include "support.h"
 
@@ -12,90 +13,37 @@
     "{\"name\":\"now\"}]"
 
 /* Bytes, and pieces that make random texts resemble calls. */
-static const char *const pieces[] = {
-    "{\"name\": \"add\"",
-    "{\"name\":\"add2\",",
-    "{\"name\":\"now\"",
-    "{\"n\\u0061me\":",
-    "{\"name\": \"\\u0061dd\", ",
-    "\"parameters\": {",
-    "\"parameters\":",
-    ", \"parameters\"",
-    " \"parameters\": {\"a\": 1}}",
-    " \"arguments\": {",
-    "{\"a\": 1}",
-    "<tool_call>\n",
-    "<tool_call><function=now></function></tool_call>",
-    "<tool_call>{\"name\"",
-    "\n</tool_call>",
-    "<function=now>\n",
-    "</function>",
-    "[TOOL_CALLS]",
-    "[TOOL_CALLS]now{}",
-    "[TOOL_CALLS][{",
-    "<|python_tag|>",
-    "<|channel|>commentary to=functions.",
-    "<|channel|>final<|message|>",
-    " <|constrain|>json<|message|>",
-    "<|channel|>commentary<|message|>",
-    "<|end|><|start|>assistant",
-    "<tool_call>add\n",
-    "<arg_key>a</arg_key>\n<arg_value>",
-    "</arg_value>\n",
-    "<seed:tool_call>\n",
-    "\n</seed:tool_call>",
-    "<minimax:tool_call>\n",
-    "<invoke name=\"now\">\n",
-    "<parameter name=\"a\">",
-    "</invoke>\n",
-    "\n</minimax:tool_call>",
-    "<|tool_call|>[",
-    "functools[",
-    "<tool_calls>[",
-    "]</tool_calls>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "calls\xe2\x96\x81"
-    "begin\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "call\xe2\x96\x81"
-    "begin\xef\xbd\x9c>now",
-    "function<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "sep\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "sep\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "call\xe2\x96\x81"
-    "end\xef\xbd\x9c><\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "calls\xe2\x96\x81"
-    "end\xef\xbd\x9c>",
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-    "<|tool_calls_section_end|>",
-    "[add(a=",
-    "[now()]",
-    ")]",
-    "add(a=",
-    "now()",
-    "<|python_start|>[",
-    "<|python_end|>",
-    "<function_calls>\n",
-    "\n</function_calls>",
-    "[ARGS]",
-    "{}",
-    "[]",
-    "\"}",
-    "\"",
-    "}",
-    "]",
-    "\", \"",
-    "1",
-    "x"};
+static const char *const pieces[] = {"{\"name\": \"add\"",
+                                     "{\"name\":\"add2\",",
+                                     "{\"name\":\"now\"",
+                                     "{\"n\\u0061me\":",
+                                     "{\"name\": \"\\u0061dd\", ",
+                                     "\"parameters\": {",
+                                     "\"parameters\":",
+                                     ", \"parameters\"",
+                                     " \"parameters\": {\"a\": 1}}",
+                                     " \"arguments\": {",
+                                     "{\"a\": 1}",
+                                     "<tool_call>\n",
+                                     "<tool_call><function=now></function></tool_call>",
+                                     "<tool_call>{\"name\"",
+                                     "\n</tool_call>",
+                                     "<function=now>\n",
+                                     "</function>",
+                                     "[TOOL_CALLS]",
+                                     "[TOOL_CALLS]now{}",
+                                     "[TOOL_CALLS][{",
+                                     MARKS_OF_CALLS,
+                                     "[ARGS]",
+                                     "{}",
+                                     "[]",
+                                     "\"}",
+                                     "\"",
+                                     "}",
+                                     "]",
+                                     "\", \"",
+                                     "1",
+                                     "x"};
 enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 300 };
 
 static const char *const schemas[] = {

@@ -2,6 +2,7 @@
  * it satisfies its schema, as it is read. */
 #include "api_case.h"
 #include "grammar/random_walk.h"
+#include "marks_of_calls.h"
 #include "chat/chat_text.h"
 
 /* ---- the request ---------------------------------------------------------------------------------------- */
@@ -84,92 +85,39 @@ static void refusals(void **state) {
     "[{\"name\":\"add\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]," \
     "\"additionalProperties\":false}},{\"name\":\"now\"}]"
 
-static const char *const pieces[] = {
-    "{\"name\": \"add\"",
-    "{\"name\":\"now\"",
-    ", \"parameters\": {",
-    ", \"arguments\": {",
-    "\"a\": ",
-    "\"a\": \"seven\"",
-    "1",
-    "}",
-    "}}",
-    "{}",
-    "]",
-    "x",
-    " ",
-    "\n",
-    "<tool_call>",
-    "<tool_call>\n",
-    "</tool_call>",
-    "\n</tool_call>",
-    "<function=add>\n",
-    "<function=now>\n",
-    "<function=",
-    "<parameter=a>\n",
-    "\n</parameter>\n",
-    "</function>",
-    "[TOOL_CALLS]",
-    "[TOOL_CALLS][",
-    "[TOOL_CALLS]add",
-    "[ARGS]",
-    "[CALL_ID]",
-    "abcABC123",
-    "<|python_tag|>",
-    "<|channel|>commentary to=functions.",
-    "<|channel|>final<|message|>",
-    " <|constrain|>json<|message|>",
-    "<|channel|>commentary<|message|>",
-    "<|end|><|start|>assistant",
-    "<tool_call>add\n",
-    "<arg_key>a</arg_key>\n<arg_value>",
-    "</arg_value>\n",
-    "<seed:tool_call>\n",
-    "\n</seed:tool_call>",
-    "<minimax:tool_call>\n",
-    "<invoke name=\"now\">\n",
-    "<parameter name=\"a\">",
-    "</invoke>\n",
-    "\n</minimax:tool_call>",
-    "<|tool_call|>[",
-    "functools[",
-    "<tool_calls>[",
-    "]</tool_calls>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "calls\xe2\x96\x81"
-    "begin\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "call\xe2\x96\x81"
-    "begin\xef\xbd\x9c>now",
-    "function<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "sep\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "sep\xef\xbd\x9c>",
-    "<\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "call\xe2\x96\x81"
-    "end\xef\xbd\x9c><\xef\xbd\x9c"
-    "tool\xe2\x96\x81"
-    "calls\xe2\x96\x81"
-    "end\xef\xbd\x9c>",
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-    "<|tool_calls_section_end|>",
-    "[add(a=",
-    "[now()]",
-    ")]",
-    "add(a=",
-    "now()",
-    "<|python_start|>[",
-    "<|python_end|>",
-    "<function_calls>\n",
-    "\n</function_calls>",
-    "[TOOL_CALLS]now{}",
-    "\"zz\": 1"};
+static const char *const pieces[] = {"{\"name\": \"add\"",
+                                     "{\"name\":\"now\"",
+                                     ", \"parameters\": {",
+                                     ", \"arguments\": {",
+                                     "\"a\": ",
+                                     "\"a\": \"seven\"",
+                                     "1",
+                                     "}",
+                                     "}}",
+                                     "{}",
+                                     "]",
+                                     "x",
+                                     " ",
+                                     "\n",
+                                     "<tool_call>",
+                                     "<tool_call>\n",
+                                     "</tool_call>",
+                                     "\n</tool_call>",
+                                     "<function=add>\n",
+                                     "<function=now>\n",
+                                     "<function=",
+                                     "<parameter=a>\n",
+                                     "\n</parameter>\n",
+                                     "</function>",
+                                     "[TOOL_CALLS]",
+                                     "[TOOL_CALLS][",
+                                     "[TOOL_CALLS]add",
+                                     "[ARGS]",
+                                     "[CALL_ID]",
+                                     "abcABC123",
+                                     MARKS_OF_CALLS,
+                                     "[TOOL_CALLS]now{}",
+                                     "\"zz\": 1"};
 enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 120 };
 
 static void check_calls(const iv_chat_text *c, const char *text) {
