@@ -6,7 +6,7 @@
  *
  *     analysis                         reasoning
  *     to=functions.NAME                a call, whichever channel it is in, if tools are searched
- *     final, commentary without to=  content; several are on lines of their own
+ *     final, commentary without to=    content; several are on lines of their own
  *
  * A header that is none of these stays content with its marks, and so does a call whose text is no JSON object. A
  * header that the answer's end cuts off is dropped. Spelled marks end no message inside of a call's JSON, nor in the

@@ -92,7 +92,7 @@ bfloat16 and float32 of every type, float16 too where digests are recorded; pack
 
 END = """
 Every format of [quantization.md](formats/quantization.md) and [gguf.md](formats/gguf.md) is tested bit for bit against its oracle, without a model.
-Packed weights [stay packed](formats/quantization.md#in-memory) in memory, but not in engines that learn.
+On a CPU packed weights [stay packed](formats/quantization.md#in-memory) in memory; GPUs and engines that learn hold them expanded.
 """
 
 FORMATS = (
