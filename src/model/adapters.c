@@ -168,20 +168,23 @@ static iv_status find_layer(making *k, iv_arena *arena, iv_stored *out) {
                    k->files->path, p->a.name, p->module, p->outputs, p->inputs);
 }
 
-static iv_status add_piece(making *k, const iv_stored *s, const iv_stored_piece *piece,
-                           iv_adapted *shared[IV_RANKS_MAX]) {
+/* The row of a stored matrix that becomes row r of a piece. */
+static size_t stored_row(const iv_tensor_place *at, size_t r) {
+    const iv_row_order *o = &at->order;
+    return iv_place_row(at, o->head ? r / o->head * o->head + iv_row_order_source(o, r % o->head) : r);
+}
+
+static iv_status add_piece(making *k, const iv_stored_piece *piece, iv_adapted *shared[IV_RANKS_MAX]) {
     const iv_tensor *t = piece->tensor;
-    size_t width = iv_dtype_bytes(k->first->gemm_type), first, rows, bytes, rank = 0;
-    iv_stored of_b = *s;
+    size_t row = k->part->rank * iv_dtype_bytes(k->first->gemm_type), bytes, rank = 0;
     place at;
-    if (!find_place(k->first, t, &at))
+    if (!find_place(k->first, t, &at) || piece->at.transposed)
         return iv_fail(k->err, IV_UNSUPPORTED, "%s: '%.200s': wanted a linear layer, found the model's %.200s",
                        k->files->path, k->part->a.name, t->info.name);
-    of_b.columns = k->part->rank;
-    iv_stored_rows_of(&of_b, piece, &first, &rows);
-    void *own = iv_size_mul(t->rows, k->part->rank * width, &bytes) ? malloc(bytes) : NULL;
+    char *own = iv_size_mul(t->rows, row, &bytes) ? malloc(bytes) : NULL;
     if (!own) return no_memory(k);
-    iv_stored_take(&of_b, piece, width, (const char *)k->b + first * k->part->rank * width, own);
+    for (size_t r = 0; r < t->rows; r++)
+        memcpy(own + r * row, (const char *)k->b + stored_row(&piece->at, r) * row, row);
     iv_status status = IV_OK;
     for (const iv_model *m = k->first; status == IV_OK && m; m = m->next, rank++)
         status = put_rows(k, m, rank, &at, t, own, &shared[rank]);
@@ -194,7 +197,7 @@ static iv_status add_linear(making *k) {
     iv_stored s;
     iv_adapted *shared[IV_RANKS_MAX] = {0};
     iv_status status = find_layer(k, &arena, &s);
-    for (size_t i = 0; status == IV_OK && i < s.count; i++) status = add_piece(k, &s, &s.pieces[i], shared);
+    for (size_t i = 0; status == IV_OK && i < s.count; i++) status = add_piece(k, &s.pieces[i], shared);
     iv_arena_free(&arena);
     return status;
 }

@@ -72,6 +72,16 @@ static void carve_all(iv_cpu_model *s, memory *m, iv_carving *v) {
         void *wider = iv_carve(v, scratch, 1);
         if (wider) s->compute.scratch = wider, s->compute.scratch_bytes = scratch;
     }
+    size_t parts = 0; /* blocks for the other ranks, of a rank above the hidden size */
+    if (s->model->tp.ranks > 1 && (!iv_size_mul(t * IV_RANK_NODES_MAX * sizeof(float), rank, &parts) ||
+                                   !iv_size_add(parts, IV_TP_HEADER_BYTES, &parts)))
+        v->overflow = true;
+    for (int i = 0; i < 2 && parts > s->part_bytes; i++) {
+        unsigned char *wider = iv_carve(v, parts, 1);
+        if (!wider) continue;
+        s->parts[i] = wider;
+        if (i == 1) s->part_bytes = parts;
+    }
     m->x = iv_carve(v, t * m->inputs, width);
     m->sums = iv_carve(v, t * rank, sizeof(float));
     m->t = iv_carve(v, t * rank, width);
@@ -82,11 +92,6 @@ static void carve_all(iv_cpu_model *s, memory *m, iv_carving *v) {
 }
 
 iv_status iv_cpu_use_adapters(iv_cpu_model *s, const iv_adapters *table, size_t rank, iv_error *err) {
-    size_t hidden = (size_t)s->model->config.hidden_size;
-    if (s->model->tp.ranks > 1 && table->rank_max > hidden)
-        return iv_fail(err, IV_INVALID,
-                       "max_lora_rank: wanted at most the hidden size %zu with several ranks, found %zu", hidden,
-                       table->rank_max);
     memory *m = calloc(1, sizeof *m);
     if (!m) return iv_fail(err, IV_NO_MEMORY, "adapters: no memory");
     *m = (memory){.table = table, .rank = rank, .tokens = s->tokens_max, .inputs = widest_inputs(s->model)};

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { HEADER_BYTES = 64, LOGIT_FLOATS = 256 * 1024 };
+enum { HEADER_BYTES = IV_TP_HEADER_BYTES, LOGIT_FLOATS = 256 * 1024 };
 
 typedef struct header {
     uint64_t least;
