@@ -211,8 +211,8 @@ iv_status iv_engine_unload_adapter(iv_engine *e, const char *name, iv_error *err
 
 /* ---- facts ------------------------------------------------------------------------------------------------- */
 
-void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[160]) {
-    snprintf(out, 160, "%.96s+lora-%.16s", fingerprint, digest);
+void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[IV_ADAPTED_FINGERPRINT_BYTES]) {
+    snprintf(out, IV_ADAPTED_FINGERPRINT_BYTES, "%.96s+lora-%.16s", fingerprint, digest);
 }
 
 /* The index-th of those that are not unloaded, by order of loading. */

@@ -22,6 +22,6 @@ iv_status iv_adapters_sweep(iv_engine *e, iv_error *err);
 iv_status iv_adapters_read(const iv_engine *e, const char *dir, iv_adapter **out, iv_error *err);
 
 /* "FINGERPRINT+lora-" and the first 16 digits of a digest. */
-void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[160]);
+void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[IV_ADAPTED_FINGERPRINT_BYTES]);
 
 #endif
