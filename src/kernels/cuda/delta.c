@@ -9,7 +9,7 @@ static const struct {
     iv_gpu_delta_family family;
     uint32_t key_dim, value_dim; /* 0: any */
     bool tc16;                   /* alone */
-} kernels[] = {/*{IV_GPU_DELTA_TENSOR, 128, 128, true},*/ {IV_GPU_DELTA_GENERIC, 0, 0, false}};
+} kernels[] = {{IV_GPU_DELTA_TENSOR, 128, 128, true}, {IV_GPU_DELTA_GENERIC, 0, 0, false}};
 
 static bool takes(size_t i, const iv_gpu_delta_shape *s) {
     if (kernels[i].tc16 && s->arithmetic != IV_TC16) return false;
@@ -33,8 +33,13 @@ iv_gpu_delta_family iv_gpu_delta_choose(const iv_gpu_delta_shape *s) {
 int iv_gpu_delta_rule_with(const iv_gpu_delta_args *a, iv_gpu_delta_family f, iv_gpu_stream stream) {
     if (!a->shape.value_heads || !a->rows || !a->span_count) return 0;
     if (!iv_gpu_delta_has(f, &a->shape)) return (int)cudaErrorInvalidValue;
-    if (f == IV_GPU_DELTA_GENERIC) return iv_gpu_delta_generic(a, stream);
-    return 1;
+    if (f == IV_GPU_DELTA_GENERIC) {
+        int code = iv_gpu_delta_generic(a, stream);
+        return code ? code : iv_gpu_delta_norm(a, false, stream);
+    }
+    int code = iv_gpu_delta_decode(a, stream);
+    if (!code && !a->decode) code = iv_gpu_delta_prefill(a, stream);
+    return code || a->decode ? code : iv_gpu_delta_norm(a, true, stream);
 }
 
 int iv_gpu_delta_rule(const iv_gpu_delta_args *a, iv_gpu_stream stream) {

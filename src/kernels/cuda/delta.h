@@ -1,8 +1,8 @@
 /* delta.h: layers with a state on an NVIDIA GPU, as launchers (see ops.h). Law: NUMERICS.md section 17.
  *
  * Slots and tails are those of kernels/delta.h, with other layouts inside a head: a slot's state and a tail's updates
- * and rounded state are fragments of tensor cores (IV_GPU_DELTA_AT), a tail's keys are rows. The ops of a layer run in
- * this order: iv_gpu_delta_mix, iv_gpu_delta_rule, iv_gpu_delta_norm; or iv_gpu_conv alone. */
+ * and rounded state are fragments of tensor cores (IV_GPU_DELTA_AT), a tail's keys are rows. A layer is
+ * iv_gpu_delta_mix, then iv_gpu_delta_rule; or iv_gpu_conv alone. */
 #ifndef IV_KERNELS_CUDA_DELTA_H
 #define IV_KERNELS_CUDA_DELTA_H
 
@@ -73,10 +73,8 @@ typedef struct iv_gpu_delta_args {
 
 /* Convolution, q and k, v, decays and betas; the inputs into tails and slots. */
 int iv_gpu_delta_mix(const iv_gpu_delta_args *a, iv_gpu_stream stream);
-/* The delta rule: o, and the rows' keys and updates into tails, states into slots. */
+/* The delta rule and the gated norm: out, and the rows' keys and updates into tails, states into slots. */
 int iv_gpu_delta_rule(const iv_gpu_delta_args *a, iv_gpu_stream stream);
-/* The gated norm of o. */
-int iv_gpu_delta_norm(const iv_gpu_delta_args *a, iv_gpu_stream stream);
 
 /* A gated short convolution: out, and the inputs into tails and slots. */
 int iv_gpu_conv(const iv_gpu_delta_args *a, iv_gpu_stream stream);
@@ -96,9 +94,11 @@ bool iv_gpu_delta_has(iv_gpu_delta_family f, const iv_gpu_delta_shape *s);
 iv_gpu_delta_family iv_gpu_delta_choose(const iv_gpu_delta_shape *s);
 int iv_gpu_delta_rule_with(const iv_gpu_delta_args *a, iv_gpu_delta_family f, iv_gpu_stream stream);
 int iv_gpu_delta_generic(const iv_gpu_delta_args *a, iv_gpu_stream stream);
-/* Spans of more than one row, and of one row. */
+/* Spans of more than one row, without the norm; spans of one row. */
 int iv_gpu_delta_prefill(const iv_gpu_delta_args *a, iv_gpu_stream stream);
 int iv_gpu_delta_decode(const iv_gpu_delta_args *a, iv_gpu_stream stream);
+/* The gated norm of o. longer: of spans of more than one row alone. */
+int iv_gpu_delta_norm(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream);
 
 #ifdef __cplusplus
 }

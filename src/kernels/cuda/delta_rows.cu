@@ -143,12 +143,14 @@ int iv_gpu_delta_mix(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
 
 /* A warp has a head of a row. */
 template <iv_dtype T, int PER>
-static __global__ void __launch_bounds__(MIX_WARPS * 32) norm(const __grid_constant__ iv_gpu_delta_args a) {
+static __global__ void __launch_bounds__(MIX_WARPS * 32)
+    norm(const __grid_constant__ iv_gpu_delta_args a, bool longer) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x;
     unsigned head = blockIdx.y * MIX_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, d = a.shape.value_dim;
     if (head >= a.shape.value_heads || a.row_spans[row] < 0) return;
+    if (longer && a.spans[a.row_spans[row]].rows < 2) return;
     size_t at = (row * a.shape.value_heads + head) * d;
     const float *z = a.x + row * a.shape.width + a.shape.channels + head * d;
     float o[PER], l[WARPS] = {0};
@@ -165,18 +167,18 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32) norm(const __grid_const
     }
 }
 
-template <iv_dtype T> static int launch_norm(const iv_gpu_delta_args *a, cudaStream_t stream) {
+template <iv_dtype T> static int launch_norm(const iv_gpu_delta_args *a, bool longer, cudaStream_t stream) {
     dim3 grid((unsigned)a->rows, (a->shape.value_heads + MIX_WARPS - 1) / MIX_WARPS);
-    return iv_launch(a->shape.value_dim <= 128 ? norm<T, 4> : norm<T, 16>, grid, MIX_WARPS * 32, stream, *a);
+    return iv_launch(a->shape.value_dim <= 128 ? norm<T, 4> : norm<T, 16>, grid, MIX_WARPS * 32, stream, *a, longer);
 }
 
-int iv_gpu_delta_norm(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
+int iv_gpu_delta_norm(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream) {
     if (a->rows == 0 || a->shape.value_heads == 0) return 0;
     if (a->shape.value_dim > 512) return (int)cudaErrorInvalidValue;
     switch (a->shape.type) {
-    case IV_BF16: return launch_norm<IV_BF16>(a, stream);
-    case IV_F16: return launch_norm<IV_F16>(a, stream);
-    case IV_F32: return launch_norm<IV_F32>(a, stream);
+    case IV_BF16: return launch_norm<IV_BF16>(a, longer, stream);
+    case IV_F16: return launch_norm<IV_F16>(a, longer, stream);
+    case IV_F32: return launch_norm<IV_F32>(a, longer, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

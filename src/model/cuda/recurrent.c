@@ -29,8 +29,7 @@ static iv_gpu_delta_shape shape_of(const iv_model *m, iv_arithmetic arithmetic) 
 
 static iv_status delta_rule(gpu_forward *f, const iv_gpu_delta_args *a, iv_error *err) {
     IV_TRY(iv_gpu_launched(f, iv_gpu_delta_mix(a, f->stream), "inputs of linear attention", err));
-    IV_TRY(iv_gpu_launched(f, iv_gpu_delta_rule(a, f->stream), "linear attention", err));
-    return iv_gpu_launched(f, iv_gpu_delta_norm(a, f->stream), "gated norm", err);
+    return iv_gpu_launched(f, iv_gpu_delta_rule(a, f->stream), "linear attention", err);
 }
 
 iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
