@@ -60,17 +60,21 @@ template <iv_dtype T> IV_DEVICE void score_rows(const job &j, int tile, shared_r
     const unsigned char *of_low = low == j.t ? (const unsigned char *)j.key : j.keys + low * KEY_ROW;
     const unsigned char *of_high = high == j.t ? (const unsigned char *)j.key : j.keys + high * KEY_ROW;
     const uint16_t *x = g == 0 ? j.key : j.query;
-    uint2 a[KEY_STEPS][2], b[KEY_STEPS];
-#pragma unroll
-    for (int i = 0; i < KEY_STEPS; i++) {
-        a[i][0] = ((const uint2 *)of_low)[4 * i + t], a[i][1] = ((const uint2 *)of_high)[4 * i + t];
-        b[i] = g < 2 ? ((const uint2 *)x)[4 * i + t] : make_uint2(0, 0);
-    }
     float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < KEY_STEPS; i++) {
-        uint32_t words[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
-        delta_mma<T>(d, words, b[i].x, b[i].y);
+    for (int first = 0; first < KEY_STEPS; first += KEY_STEPS / 2) { /* as registers allow */
+        uint2 a[KEY_STEPS / 2][2], b[KEY_STEPS / 2];
+#pragma unroll
+        for (int i = 0; i < KEY_STEPS / 2; i++) {
+            int at = 4 * (first + i) + t;
+            a[i][0] = ((const uint2 *)of_low)[at], a[i][1] = ((const uint2 *)of_high)[at];
+            b[i] = g < 2 ? ((const uint2 *)x)[at] : make_uint2(0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < KEY_STEPS / 2; i++) {
+            uint32_t words[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
+            delta_mma<T>(d, words, b[i].x, b[i].y);
+        }
     }
     if (t) return;
     s->score[0][low] = d[0], s->score[1][low] = d[1], s->score[0][high] = d[2], s->score[1][high] = d[3];
@@ -150,7 +154,7 @@ IV_DEVICE void move_border(const iv_gpu_delta_args &a, const job &j, int tile, s
 }
 
 template <iv_dtype T>
-static __global__ void __launch_bounds__(THREADS) decode(const __grid_constant__ iv_gpu_delta_args a) {
+static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constant__ iv_gpu_delta_args a) {
     __shared__ shared_rows s;
     iv_let_next();
     iv_wait();
