@@ -70,7 +70,8 @@ static iv_status router(iv_tensor_builder *b, const char *at, size_t index) {
     size_t experts = (size_t)c->experts, hidden = (size_t)c->hidden_size, gates = c->shared_gate ? 1 : 0;
     const iv_stack_tensor both[] = {{"mlp.gate", experts, &n->router, &n->router_bias},
                                     {"mlp.shared_expert_gate", 1, &n->shared_gate, NULL}};
-    iv_tensor_cut all = {.owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden};
+    iv_tensor_cut all = {
+        .owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden, .plain = true};
     IV_TRY(iv_builder_stacked(b, at, both, 1 + gates, hidden, &all, 1));
     if (c->router_bias) IV_TRY(iv_builder_vector(b, at, "mlp.gate.bias", experts, &l->router_bias, &n->router_bias));
     if (!c->router_correction) return IV_OK;
