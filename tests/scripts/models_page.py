@@ -124,7 +124,7 @@ def facts(root):
     tests = root / "tests"
     texts = read(root / "src/format/config_wrapper.c", r'^    \{"(\w+)", "(\w+)",')
     inner = {text for _, text in texts}
-    table = (root / "src/format/model_config.c").read_text().split("static const family_facts families[] = {")[1].split("\n};")[0]
+    table = (root / "src/format/config_families.c").read_text().split("static const iv_family_facts families[] = {")[1].split("\n};")[0]
     types = {name for name in re.findall(r'^    \{"(\w+)",', table, re.M)}
     types |= {wrapper for wrapper, _ in texts}
     # Layers with a state: their checkpoints have gradients, which no learner computes yet.

@@ -271,11 +271,32 @@ static iv_status open_states(gpu_rank *r, iv_error *err) {
     return r->f.states ? IV_OK : iv_gpu_no_memory(&r->f, "states of sequences", bytes, err);
 }
 
+/* One launch computes all experts of a rank. */
+static iv_status check_experts(const iv_model *m, iv_error *err) {
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        const iv_layer *l = &m->layers[i];
+        if (l->config->mlp != IV_MLP_EXPERTS) continue;
+        for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+            const iv_mlp *first = &l->experts[s->expert_first], *one = &l->experts[e];
+            if (one->gate_up.panel_bytes == first->gate_up.panel_bytes &&
+                one->gate_up.format == first->gate_up.format && one->down->format == first->down->format &&
+                one->down->panel_bytes == first->down->panel_bytes)
+                continue;
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "layer %zu: experts %zu and %zu are stored in different formats: open with weights expanded",
+                           i, s->expert_first, e);
+        }
+    }
+    return IV_OK;
+}
+
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
     size_t kv = 0, work = iv_gpu_carve(r, NULL);
     choose_ops(r);
+    IV_TRY(check_experts(r->m, err));
     IV_TRY(iv_gpu_use(r->f.gpu, err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithFlags(&r->f.stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));

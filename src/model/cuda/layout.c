@@ -86,6 +86,8 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     }
     r->values.act = iv_carve(&v, t * iv_size_max(act, c->experts ? k * iv_gpu_expert_act_stride(m) : 0), width);
     r->normed_picks = iv_carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
+    r->f.widened_bytes = iv_model_widest_codes(m);
+    if (r->f.widened_bytes) r->f.widened = iv_carve(&v, r->f.widened_bytes, 1);
     if (m->tp.ranks > 1)
         r->f.nodes = iv_carve(&v, 2 * r->f.nodes_max * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/delta.h"
 #include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/packed_units.h"
 #include "model/backend.h"
 #include "model/learner.h"
 #include "model/model.h"
@@ -112,6 +113,8 @@ struct gpu_forward {
     /* States of layers that have one: [layer][slot], then the buffers of tails (kv/states.h). */
     unsigned char *states;
     size_t states_layer_bytes, tails_at;
+    void *widened; /* for a matrix of codes, one at a time; NULL where there is none */
+    size_t widened_bytes;
     /* Buffers of rows_max rows. */
     size_t rows_max;
     float *x;                  /* the residual stream, where it is now */
@@ -215,8 +218,10 @@ iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
 /* As a kernel's argument. */
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
-    return (iv_gpu_matrix){
+    iv_gpu_matrix m = {
         .format = w->format, .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data};
+    if (!iv_weight_is_plain(w->format)) m.units = iv_packed_units_form(w);
+    return m;
 }
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
