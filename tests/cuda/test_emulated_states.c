@@ -78,7 +78,8 @@ static void emulated_gpus_have_the_cpus_answers(void **state) {
         {"heads of 128", "tests/data/shapes/delta", "tc16", true, true},
         {"qwen3_next", "tests/data/families/qwen3_next_a", "tc16", false, true},
         {"qwen3_5_text", "tests/data/families/qwen3_5_text_a", "tc16", false, false},
-        {"qwen3_5_moe", "tests/data/families/qwen3_5_moe_a", "fma32", false, true},
+        {"qwen3_5_moe", "tests/data/families/qwen3_5_moe_a", "tc16", false, true},
+        {"qwen3_next in fma32", "tests/data/families/qwen3_next_a", "fma32", false, true},
         {"lfm2", "tests/data/families/lfm2_a", "tc16", false, false},
         {"lfm2_moe", "tests/data/families/lfm2_moe_a", "tc16", false, false},
     };

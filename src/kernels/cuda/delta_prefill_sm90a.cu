@@ -1,4 +1,4 @@
-/* delta_prefill_sm90a.cu: the delta rule of spans of several rows, on tensor cores. A CTA has 64 columns of a value
+/* delta_prefill_sm90a.cu: the delta rule of spans of many rows, on tensor cores. A CTA has 64 columns of a value
  * head and takes the span's blocks in order. Four warps have 16 columns each, with their state in registers throughout;
  * four others prepare the next block meanwhile: its rows by asynchronous copies, the weights of keys and queries,
  * decayed keys. So what waits for the state is short: products with it, and row by row the updates. */
@@ -360,7 +360,7 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_consta
     memory *m = (memory *)shared;
     iv_let_next();
     iv_wait();
-    if (a.spans[blockIdx.y].rows < 2) return;
+    if (a.spans[blockIdx.y].rows == 0 || delta_is_short(a.spans[blockIdx.y])) return;
     job j;
     j.span = delta_span_of(a, blockIdx.y);
     j.head = blockIdx.x / SLICES, j.slice = blockIdx.x % SLICES, j.key_head = delta_key_head(a.shape, j.head);

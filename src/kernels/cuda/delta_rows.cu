@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32)
     size_t row = blockIdx.x;
     unsigned head = blockIdx.y * MIX_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, d = a.shape.value_dim;
     if (head >= a.shape.value_heads || a.row_spans[row] < 0) return;
-    if (longer && a.spans[a.row_spans[row]].rows < 2) return;
+    if (longer && delta_is_short(a.spans[a.row_spans[row]])) return;
     size_t at = (row * a.shape.value_heads + head) * d;
     const float *z = a.x + row * a.shape.width + a.shape.channels + head * d;
     float o[PER], l[WARPS] = {0};
