@@ -249,7 +249,8 @@ int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
 int iv_gpu_plus_one(const float *x, size_t n, float *to, iv_gpu_stream stream);
 
 typedef struct iv_gpu_rotate_args {
-    const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
+    const float *qkv;  /* [rows][(heads + 2 kv_heads) * head_dim] */
+    size_t qkv_stride; /* floats from a row to the next, if more follows v; 0: nothing does */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *factors; /* NULL, or r of a norm over all heads, of q and of k, [rows][2] (iv_gpu_head_factors):
