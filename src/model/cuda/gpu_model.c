@@ -255,22 +255,6 @@ static iv_status write_ids(gpu_rank *r, iv_error *err) {
                         "ids of the vocabulary", err);
 }
 
-/* Slots and tails as iv_states has them, zero at first. */
-static iv_status open_states(gpu_rank *r, iv_error *err) {
-    const iv_state_layout *l = &r->m->state_layout;
-    const iv_gpu_model_options *o = &r->g->o;
-    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
-    size_t tails, bytes;
-    if (!l->layers) return IV_OK;
-    if (!iv_size_mul(o->state_slots, l->bytes, &r->f.tails_at) ||
-        !iv_size_mul(2 * o->state_tails, l->tail_bytes, &tails) ||
-        !iv_size_add(r->f.tails_at, tails, &r->f.states_layer_bytes) ||
-        !iv_size_mul(r->f.states_layer_bytes, l->layers, &bytes))
-        return iv_fail(err, IV_LIMIT, "states: %zu slots are more than can be addressed", o->state_slots);
-    r->f.states = memspace->alloc(memspace, bytes);
-    return r->f.states ? IV_OK : iv_gpu_no_memory(&r->f, "states of sequences", bytes, err);
-}
-
 /* One launch computes all experts of a rank. */
 static iv_status check_experts(const iv_model *m, iv_error *err) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
@@ -289,6 +273,22 @@ static iv_status check_experts(const iv_model *m, iv_error *err) {
         }
     }
     return IV_OK;
+}
+
+/* Slots and tails as iv_states has them, zero at first. */
+static iv_status open_states(gpu_rank *r, iv_error *err) {
+    const iv_state_layout *l = &r->m->state_layout;
+    const iv_gpu_model_options *o = &r->g->o;
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
+    size_t tails, bytes;
+    if (!l->layers) return IV_OK;
+    if (!iv_size_mul(o->state_slots, l->bytes, &r->f.tails_at) ||
+        !iv_size_mul(2 * o->state_tails, l->tail_bytes, &tails) ||
+        !iv_size_add(r->f.tails_at, tails, &r->f.states_layer_bytes) ||
+        !iv_size_mul(r->f.states_layer_bytes, l->layers, &bytes))
+        return iv_fail(err, IV_LIMIT, "states: %zu slots are more than can be addressed", o->state_slots);
+    r->f.states = memspace->alloc(memspace, bytes);
+    return r->f.states ? IV_OK : iv_gpu_no_memory(&r->f, "states of sequences", bytes, err);
 }
 
 static iv_status open_rank(gpu_rank *r, iv_error *err) {

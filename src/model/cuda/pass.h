@@ -110,11 +110,11 @@ struct gpu_forward {
     size_t kv_layer_bytes; /* from a layer's pages to the next one's; 0: all layers use the same */
     bool kv_planes;        /* kv is that of an engine: [plane][page]; else [layer][page] */
     size_t pages;
+    void *widened; /* for a matrix of codes, one at a time; NULL where there is none */
+    size_t widened_bytes;
     /* States of layers that have one: [layer][slot], then the buffers of tails (kv/states.h). */
     unsigned char *states;
     size_t states_layer_bytes, tails_at;
-    void *widened; /* for a matrix of codes, one at a time; NULL where there is none */
-    size_t widened_bytes;
     /* Buffers of rows_max rows. */
     size_t rows_max;
     float *x;                  /* the residual stream, where it is now */
