@@ -156,7 +156,7 @@ static void delta_layer_open(rng *r, iv_arithmetic arithmetic, iv_dtype type, bo
                         .group_first = rng_below(r, group),
                         .key_dim = wide ? 128 : 1 + rng_below(r, 48),
                         .value_dim = wide ? 128 : 1 + rng_below(r, 48),
-                        .taps = 1 + rng_below(r, 4)};
+                        .taps = wide && rng_below(r, 4) ? 4 : 1 + rng_below(r, 4)};
     z.value_heads = keys * group - z.group_first;
     *d = (delta_layer){.arithmetic = arithmetic};
     assert_true(iv_delta_layout_make(&d->l, type, &z));

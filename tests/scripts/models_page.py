@@ -144,6 +144,9 @@ def facts(root):
             row["learner"] = ["CPU"]
     recorded = set(read(tests / "data/h200_digests.txt", r"^(\S+) [0-9a-f]{64}$"))
     case = r'^    \{"([\w-]+)", "(tests/data/(?:families|hf)/\w+)",'
+    for emulated in ("device", "states"): # models in a case of the test, one level deeper
+        for _, folder in read(tests / f"cuda/test_emulated_{emulated}.c", case.replace("^    ", "^        ")):
+            out[type_of(root / folder)]["gpu"] = ["GPU"]
     for name, folder in read(tests / "cuda/device_cases.h", case):
         out[type_of(root / folder)]["gpu"] = ["GPU", "H200"] if name in recorded else ["GPU"]
     for _, folder in read(tests / "cuda/learner_cases.h", case):

@@ -42,6 +42,11 @@ IV_DEVICE bool delta_writes_behind(const delta_span &s, int block) {
     return n && (int)s.at->writes[n - 1].block > block;
 }
 
+/* Is it for iv_gpu_delta_decode? Few rows of one block. */
+IV_DEVICE bool delta_is_short(const iv_gpu_state_span &s) {
+    return s.rows > 0 && s.rows <= IV_GPU_DELTA_FEW && s.position % BLOCK + s.rows <= BLOCK;
+}
+
 IV_DEVICE unsigned delta_key_head(const iv_gpu_delta_shape &s, unsigned value_head) {
     return (value_head + s.group_first) / s.group;
 }

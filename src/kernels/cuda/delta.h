@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { IV_GPU_STATE_WRITES_MAX = 8, IV_GPU_DELTA_BLOCK = 64 };
+enum { IV_GPU_STATE_WRITES_MAX = 8, IV_GPU_DELTA_BLOCK = 64, IV_GPU_DELTA_FEW = 16 };
 #define IV_GPU_NO_SLOT 0xffffffffu
 
 /* Element k of row `row` of a matrix whose rows have `steps` steps of 16: 8 elements in turn are what a lane has of an
@@ -94,10 +94,10 @@ bool iv_gpu_delta_has(iv_gpu_delta_family f, const iv_gpu_delta_shape *s);
 iv_gpu_delta_family iv_gpu_delta_choose(const iv_gpu_delta_shape *s);
 int iv_gpu_delta_rule_with(const iv_gpu_delta_args *a, iv_gpu_delta_family f, iv_gpu_stream stream);
 int iv_gpu_delta_generic(const iv_gpu_delta_args *a, iv_gpu_stream stream);
-/* Spans of more than one row, without the norm; spans of one row. */
+/* The others, without the norm; spans of up to IV_GPU_DELTA_FEW rows within a block. */
 int iv_gpu_delta_prefill(const iv_gpu_delta_args *a, iv_gpu_stream stream);
 int iv_gpu_delta_decode(const iv_gpu_delta_args *a, iv_gpu_stream stream);
-/* The gated norm of o. longer: of spans of more than one row alone. */
+/* The gated norm of o. longer: only of spans that iv_gpu_delta_decode leaves. */
 int iv_gpu_delta_norm(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* delta_prefill_sm90a.cu: the delta rule of spans of several rows, on tensor cores. A CTA has 64 columns of a value
+/* delta_prefill_sm90a.cu: the delta rule of spans of many rows, on tensor cores. A CTA has 64 columns of a value
  * head and takes the span's blocks in order. Four warps have 16 columns each, with their state in registers throughout;
  * four others prepare the next block meanwhile: its rows by asynchronous copies, the weights of keys and queries,
  * decayed keys. So what waits for the state is short: products with it, and row by row the updates. */
@@ -76,20 +76,25 @@ IV_DEVICE void fetch(const iv_gpu_delta_args &a, const job &j, const block &b, r
     }
 }
 
-/* Decays: totals of the block's rows, and what follows from them. */
+/* Decays: totals of the block's rows, added by one thread in registers, and what follows from them. */
 IV_DEVICE void make_decays(const iv_gpu_delta_args &a, const job &j, const block &b, prepared *to) {
     int r = threadIdx.x - COLUMN_WARPS * 32;
     if (r < BLOCK) {
         bool here = r >= b.begin && r < b.end;
         const float *gates = a.gates + (here ? (b.row + r) * 2 * a.shape.value_heads : 0) + j.head;
-        to->growth[r] = here ? gates[0] : 0.0f;
+        const float *totals = (const float *)(j.span.now + a.shape.tail_totals) + j.head * BLOCK;
+        to->growth[r] = here ? gates[0] : r < b.begin ? totals[r] : 0.0f;
         to->beta[r] = here ? gates[a.shape.value_heads] : 0.0f;
-        if (r < b.begin) to->total[r] = ((const float *)(j.span.now + a.shape.tail_totals))[j.head * BLOCK + r];
     }
     iv_named_sync(MAKERS_BARRIER, MAKERS);
     if (r == 0) {
-        float total = b.begin ? to->total[b.begin - 1] : 0.0f;
-        for (int i = b.begin; i < BLOCK; i++) total = total + to->growth[i], to->total[i] = total;
+        float x[BLOCK], total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < BLOCK / 4; i++) *(float4 *)(x + 4 * i) = ((const float4 *)to->growth)[i];
+#pragma unroll
+        for (int i = 0; i < BLOCK; i++) x[i] = total = i < b.begin ? x[i] : total + x[i];
+#pragma unroll
+        for (int i = 0; i < BLOCK / 4; i++) ((float4 *)to->total)[i] = *(const float4 *)(x + 4 * i);
     }
     iv_named_sync(MAKERS_BARRIER, MAKERS);
     if (r < BLOCK) to->growth[r] = delta_factor(to->total[r], 0.0f);
@@ -201,7 +206,7 @@ template <iv_dtype T> IV_DEVICE void weigh_step(float (&d)[2][4], const columns 
 }
 
 /* The tile's updates, row by row: a row's are the lanes' of its column of D, who have the same place in A. Between them
- * go the products of the queries. Returns whether all are finite. */
+ * go the products of the queries. Returns whether all of the lane's are finite. */
 template <iv_dtype T, int TILE>
 IV_DEVICE bool update_rows(columns &c, const block &b, const rows *from, const prepared *p, float (&w)[2][4],
                            float (&o)[2][4]) {
@@ -224,32 +229,34 @@ IV_DEVICE bool update_rows(columns &c, const block &b, const rows *from, const p
         int n = r / HALF, row = TILE * STEP + r;
         if (row >= b.begin && row < b.end) {
             float d[4] = {w[n][0], w[n][1], w[n][2], w[n][3]};
+            uint32_t take = t != r % HALF / 2 ? 0 : r % 2 ? 0xffff0000u : 0x0000ffffu;
             delta_mma<T>(d, c.update[TILE], weight[2 * n], weight[2 * n + 1]);
-            uint32_t low = iv_round16(T, beta[n][r % 2] * (v[n][r % 2] - d[r % 2]));
-            uint32_t high = iv_round16(T, beta[n][r % 2] * (v[n][2 + r % 2] - d[2 + r % 2]));
-            bool mine = t == r % HALF / 2, fine = delta_finite<T>(low) && delta_finite<T>(high);
-            finite = finite && (fine || !mine);
-            set_half(c.update[TILE][2 * n], fine ? low : 0, r % 2, mine); /* a block's memory stays finite */
-            set_half(c.update[TILE][2 * n + 1], fine ? high : 0, r % 2, mine);
+#pragma unroll
+            for (int e = 0; e < 2; e++) { /* column g, or g + 8 */
+                float x = beta[n][r % 2] * (v[n][2 * e + r % 2] - d[2 * e + r % 2]);
+                uint32_t both = iv_pack16(T, x, x), &u = c.update[TILE][2 * n + e];
+                u = (u & ~take) | (both & take);
+                finite = finite && (!take || delta_finite<T>(both & 0xffffu));
+            }
         }
         if (r % 2 == 0) multiply_step<T>(o, c, query, TILE, r / 2);
     }
     return finite;
 }
 
-/* Rows of a tile that the span has. */
+/* Rows of a tile that the span has. Returns whether the lane's updates are finite. */
 template <iv_dtype T, int TILE>
-IV_DEVICE void run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, const block &b, const rows *from,
+IV_DEVICE bool run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, const block &b, const rows *from,
                         const prepared *p) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (TILE * STEP >= b.end || TILE * STEP + STEP <= b.begin) return;
+    if (TILE * STEP >= b.end || TILE * STEP + STEP <= b.begin) return true;
     float w[2][4] = {}, o[2][4] = {};
 #pragma unroll
     for (int k = 0; k < KEY_STEPS; k++) multiply_step<T>(w, c, iv_shared(from->key), TILE, k);
     decay_rows(w, p->growth, TILE);
 #pragma unroll
     for (int s = 0; s < TILE; s++) weigh_step<T>(w, c, iv_shared(p->key_weight), TILE, s);
-    if (!update_rows<T, TILE>(c, b, from, p, w, o)) delta_bad(a, b.row + max(TILE * STEP, b.begin));
+    bool finite = update_rows<T, TILE>(c, b, from, p, w, o);
     decay_rows(o, p->growth, TILE);
 #pragma unroll
     for (int s = 0; s <= TILE; s++) weigh_step<T>(o, c, iv_shared(p->query_weight), TILE, s);
@@ -262,6 +269,7 @@ IV_DEVICE void run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, co
             int row = TILE * STEP + n * 8 + 2 * t + e % 2;
             if (row >= b.begin && row < b.end) to[(b.row + row) * values + e / 2 * 8] = iv_canon(o[n][e]);
         }
+    return finite;
 }
 
 /* The rounded state of the first block; the state too, unless no border is passed. */
@@ -319,6 +327,13 @@ IV_DEVICE void move_border(const iv_gpu_delta_args &a, const job &j, columns &c,
     for (int k = 0; k < KEY_STEPS; k++) store_state_step(c.state[k], slot + j.head * a.shape.state_bytes, tile, k);
 }
 
+/* A row fails the request; a block's memory stays finite. */
+IV_DEVICE void forget_updates(const iv_gpu_delta_args &a, columns &c, const block &b) {
+    if (threadIdx.x % 32 == 0) delta_bad(a, b.row + b.begin);
+#pragma unroll
+    for (int s = 0; s < ROW_STEPS; s++) set_fragment(c.update[s], make_uint4(0, 0, 0, 0));
+}
+
 template <iv_dtype T> IV_DEVICE void run_columns(const iv_gpu_delta_args &a, const job &j, const memory *m) {
     int tile = (int)j.slice * COLUMN_WARPS + threadIdx.x / 32, count = j.span.last - j.span.first + 1;
     bool writes_last = delta_writes_behind(j.span, j.span.last);
@@ -329,10 +344,11 @@ template <iv_dtype T> IV_DEVICE void run_columns(const iv_gpu_delta_args &a, con
         const rows *from = &m->stage[n % STAGES];
         const prepared *p = &m->made[n % 2];
         __syncthreads();
-        run_tile<T, 0>(a, j, c, b, from, p);
-        run_tile<T, 1>(a, j, c, b, from, p);
-        run_tile<T, 2>(a, j, c, b, from, p);
-        run_tile<T, 3>(a, j, c, b, from, p);
+        bool finite = run_tile<T, 0>(a, j, c, b, from, p);
+        finite = run_tile<T, 1>(a, j, c, b, from, p) && finite;
+        finite = run_tile<T, 2>(a, j, c, b, from, p) && finite;
+        finite = run_tile<T, 3>(a, j, c, b, from, p) && finite;
+        if (!__all_sync(~0u, finite)) forget_updates(a, c, b);
         keep_columns(a, j, c, b, tile);
         if (b.end == BLOCK && (n + 1 < count || writes_last)) move_border<T>(a, j, c, b, tile, p);
     }
@@ -344,7 +360,7 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_consta
     memory *m = (memory *)shared;
     iv_let_next();
     iv_wait();
-    if (a.spans[blockIdx.y].rows < 2) return;
+    if (a.spans[blockIdx.y].rows == 0 || delta_is_short(a.spans[blockIdx.y])) return;
     job j;
     j.span = delta_span_of(a, blockIdx.y);
     j.head = blockIdx.x / SLICES, j.slice = blockIdx.x % SLICES, j.key_head = delta_key_head(a.shape, j.head);

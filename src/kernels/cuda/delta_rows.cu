@@ -56,20 +56,15 @@ IV_DEVICE float convolve(const iv_gpu_delta_args &a, const delta_span &s, int po
 
 /* ---- delta layers ---------------------------------------------------------------------------------------------- */
 
-/* A warp has a head of q or k. */
+/* A head of q or k from its convolution, of which lane has x[j], element lane + 32 j. */
 template <iv_dtype T, int PER>
-IV_DEVICE void mix_head(const iv_gpu_delta_args &a, const delta_span &s, size_t row, int position, unsigned head) {
+IV_DEVICE void put_head(const iv_gpu_delta_args &a, size_t row, unsigned head, const float x[PER]) {
     unsigned lane = threadIdx.x % 32, d = a.shape.key_dim, heads = a.shape.key_heads;
-    float x[PER], l[WARPS] = {0};
+    float l[WARPS] = {0};
     bool finite = true;
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        unsigned i = lane + 32 * j;
-        x[j] = i < d ? iv_canon(v_silu(convolve<T, false>(a, s, position, head * d + i, &finite))) : 0.0f;
-        l[j % WARPS] = __fmaf_rn(x[j], x[j], l[j % WARPS]);
-    }
+    for (int j = 0; j < PER; j++) l[j % WARPS] = __fmaf_rn(x[j], x[j], l[j % WARPS]);
     float sum = fold_warp(fold_far(l)), r = __fdiv_rn(1.0f, __fsqrt_rn(sum + 1e-6f));
-    finite = true;
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         unsigned i = lane + 32 * j;
@@ -80,6 +75,22 @@ IV_DEVICE void mix_head(const iv_gpu_delta_args &a, const delta_span &s, size_t 
         finite = finite && (head < heads || delta_finite<T>(bits));
     }
     if (!finite) delta_bad(a, row);
+}
+
+IV_DEVICE float activated(float y) { return iv_canon(v_silu(y)); }
+
+/* A warp has a head of q or k. */
+template <iv_dtype T, int PER>
+IV_DEVICE void mix_head(const iv_gpu_delta_args &a, const delta_span &s, size_t row, int position, unsigned head) {
+    unsigned lane = threadIdx.x % 32, d = a.shape.key_dim;
+    float x[PER];
+    bool unused;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        unsigned i = lane + 32 * j;
+        x[j] = i < d ? activated(convolve<T, false>(a, s, position, head * d + i, &unused)) : 0.0f;
+    }
+    put_head<T, PER>(a, row, head, x);
 }
 
 IV_DEVICE float softplus(float x) {
@@ -117,14 +128,85 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32) mix(const __grid_consta
         unsigned from = (unit - heads) * CHUNK;
         for (unsigned i = from + threadIdx.x % 32; i < min(from + CHUNK, values); i += 32)
             a.values[row * values + i] =
-                iv_canon(v_silu(convolve<T, false>(a, s, position, heads * a.shape.key_dim + i, &finite)));
+                activated(convolve<T, false>(a, s, position, heads * a.shape.key_dim + i, &finite));
     } else if (unit == heads + chunks) {
         mix_gates(a, row);
     }
 }
 
+/* Prompts: heads of 128 and four taps. A warp has 128 channels of MANY rows, and the inputs of the last three of them
+ * in registers. */
+enum { MANY = 8, MANY_TAPS = 4, MANY_PER = CHUNK / 32 };
+
+/* Does some tail or slot keep the inputs of a position? */
+IV_DEVICE bool keeps_inputs(const delta_span &s, int position) {
+    const int before = MANY_TAPS - 1;
+    bool keeps = s.first == position / BLOCK || position >= s.last * BLOCK - before;
+    for (uint32_t w = 0; w < s.at->write_count; w++) {
+        int border = (int)s.at->writes[w].block * BLOCK;
+        keeps = keeps || (position >= border - before && position < border);
+    }
+    return keeps;
+}
+
+template <iv_dtype T>
+static __global__ void __launch_bounds__(MIX_WARPS * 32) mix_many(const __grid_constant__ iv_gpu_delta_args a) {
+    iv_let_next();
+    iv_wait();
+    unsigned heads = 2 * a.shape.key_heads, values = a.shape.value_heads * a.shape.value_dim;
+    unsigned unit = blockIdx.y * MIX_WARPS + threadIdx.x / 32, units = (a.shape.channels + CHUNK - 1) / CHUNK;
+    size_t first = (size_t)blockIdx.x * MANY, end = min(first + MANY, a.rows);
+    if (unit > units) return;
+    if (unit == units) {
+        for (size_t row = first; row < end; row++)
+            if (a.row_spans[row] >= 0) mix_gates(a, row);
+        return;
+    }
+    unsigned c = unit * CHUNK + threadIdx.x % 32;
+    float x[MANY_PER][MANY_TAPS], y[MANY_PER]; /* x: inputs, the newest last */
+    float4 w[MANY_PER];
+#pragma unroll
+    for (int j = 0; j < MANY_PER; j++)
+        w[j] =
+            c + 32 * j < a.shape.channels ? ((const float4 *)a.conv)[c + 32 * j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    delta_span s;
+    for (size_t row = first, index = ~(size_t)0; row < end; row++) {
+        int of = a.row_spans[row];
+        if (of < 0) return;
+        bool opens = index != (size_t)of;
+        if (opens) index = (size_t)of, s = delta_span_of(a, index);
+        int position = s.position + (int)row - s.row;
+        bool keeps = keeps_inputs(s, position);
+#pragma unroll
+        for (int j = 0; j < MANY_PER; j++) {
+            unsigned at = c + 32 * j;
+            if (at >= a.shape.channels) continue;
+#pragma unroll
+            for (int e = 0; e < MANY_TAPS - 1; e++) {
+                x[j][e] = x[j][e + 1];
+                if (!opens) continue;
+                uint32_t bits = input_at<T, false>(a, s, position - (MANY_TAPS - 1) + e, at);
+                if (position == s.position) keep_input<T>(a, s, position - (MANY_TAPS - 1) + e, at, bits);
+                x[j][e] = widened<T>(bits);
+            }
+            uint32_t bits = own_input<T, false>(a, row, at);
+            if (keeps) keep_input<T>(a, s, position, at, bits);
+            x[j][3] = widened<T>(bits);
+            float sum = __fmaf_rn(w[j].y, x[j][1], __fmaf_rn(w[j].x, x[j][0], 0.0f));
+            y[j] = activated(__fmaf_rn(w[j].w, x[j][3], __fmaf_rn(w[j].z, x[j][2], sum)));
+            if (unit >= heads) a.values[row * values + at - heads * CHUNK] = y[j];
+        }
+        if (unit < heads) put_head<T, MANY_PER>(a, row, unit, y);
+    }
+}
+
 template <iv_dtype T> static int launch_mix(const iv_gpu_delta_args *a, cudaStream_t stream) {
     const iv_gpu_delta_shape *s = &a->shape;
+    if (!a->decode && s->key_dim == CHUNK && s->taps == MANY_TAPS) {
+        unsigned chunks = (s->channels + CHUNK - 1) / CHUNK + 1;
+        dim3 many((unsigned)((a->rows + MANY - 1) / MANY), (chunks + MIX_WARPS - 1) / MIX_WARPS);
+        return iv_launch(mix_many<T>, many, MIX_WARPS * 32, stream, *a);
+    }
     size_t units = 2 * s->key_heads + (s->value_heads * s->value_dim + CHUNK - 1) / CHUNK + 1;
     dim3 grid((unsigned)a->rows, (unsigned)((units + MIX_WARPS - 1) / MIX_WARPS));
     return iv_launch(s->key_dim <= 128 ? mix<T, 4> : mix<T, 16>, grid, MIX_WARPS * 32, stream, *a);
@@ -150,7 +232,7 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32)
     size_t row = blockIdx.x;
     unsigned head = blockIdx.y * MIX_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, d = a.shape.value_dim;
     if (head >= a.shape.value_heads || a.row_spans[row] < 0) return;
-    if (longer && a.spans[a.row_spans[row]].rows < 2) return;
+    if (longer && delta_is_short(a.spans[a.row_spans[row]])) return;
     size_t at = (row * a.shape.value_heads + head) * d;
     const float *z = a.x + row * a.shape.width + a.shape.channels + head * d;
     float o[PER], l[WARPS] = {0};
