@@ -23,6 +23,9 @@ typedef struct iv_heads_backward_args {
     float *terms;              /* [rows][2][dim]: a row's terms of q_norm and k_norm; unused without norms */
 } iv_heads_backward_args;
 
+/* Adds up leaves in the tree: a power of two of vectors of n floats, into the first. */
+void iv_add_leaves(float *leaf, size_t leaves, size_t n);
+
 /* Over threads. */
 void iv_heads_backward(const iv_compute *c, const iv_heads_backward_args *args, size_t rows);
 
