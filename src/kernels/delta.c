@@ -240,16 +240,16 @@ static void round_state(const job *j, const unsigned char *state, unsigned char 
 static void begin_block(const job *j, const block *b, size_t index, size_t value) {
     const iv_delta_layout *l = j->l;
     bool is_first = index == j->span->position / B;
-    size_t bytes = l->key_dim * l->value_dim * iv_dtype_bytes(l->type), border = j->span->border + index;
+    size_t bytes = l->key_dim * l->value_dim * iv_dtype_bytes(l->type), border = j->span->border + index - 1;
     unsigned char *rounded = b->rounded + value * iv_matrix_bytes(&l->rounded);
     const unsigned char *state = is_first ? first_state(j, value) : j->s.state + value * l->state_bytes;
     char *kept = NULL;
-    if (j->a->kept) kept = (char *)j->a->kept->borders + (border * l->value_heads + j->first_value + value) * bytes;
+    if (j->a->kept && index)
+        kept = (char *)j->a->kept->borders + (border * l->value_heads + j->first_value + value) * bytes;
     if (state) {
         round_state(j, state, rounded, kept);
     } else {
         memset(rounded, 0, iv_matrix_bytes(&l->rounded));
-        if (kept) memset(kept, 0, bytes);
     }
 }
 

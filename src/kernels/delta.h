@@ -48,7 +48,7 @@ typedef struct iv_delta_span {
     const unsigned char *from; /* the slot of the border at or before `position`; NULL: that is position 0 */
     unsigned char *now, *next; /* buffers of the blocks in which the rows begin and end; NULL: the rows are a whole
                                 * sequence, of which nothing is left */
-    size_t border;             /* the first of the span's borders in `kept` */
+    size_t border;             /* in `kept`: where the border behind the sequence's first block is */
     size_t write_count;
     struct {
         size_t block; /* the state after so many blocks, ascending: behind `position`, at the end at most */
@@ -62,7 +62,8 @@ typedef struct iv_delta_span {
 typedef struct iv_delta_kept {
     void *updates; /* [rows][value_heads * value_dim]: R(u) */
     void *o, *z;   /* the same, before the gated norm; of a short convolution z is [rows][width]: b, c, x */
-    void *borders; /* [border][value_heads][key_dim][value_dim]: the rounded states where the blocks begin */
+    void *borders; /* [border][value_heads][key_dim][value_dim]: the rounded states where blocks begin, but for a
+                    * sequence's first, (rows - 1) / 64 of them */
     float *gates;  /* [rows][3][value_heads]: beta, decay, a */
 } iv_delta_kept;
 

@@ -272,8 +272,10 @@ static void border_products(const job *j, const char *dout, const char *updates,
     const iv_delta_layout *l = j->l;
     size_t panels = j->s.m.key_columns.panels, bytes = panels * B * C * sizeof(float);
     memset(j->s.y, 0, bytes), memset(j->s.z, 0, bytes), memset(j->s.border, 0, bytes);
-    chains(j, dout, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.y, B);
-    chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.z, B);
+    if (j->index) {
+        chains(j, dout, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.y, B);
+        chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.z, B);
+    }
     if (!j->is_last)
         chains(j, updates, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.next_of_values, 0, j->s.border, B);
     for (size_t t = 0; t < j->rows; t++) {
@@ -333,7 +335,7 @@ static void round_next(job *j, const float *next) {
 static float decay_of_state(const job *j, const char *state, const float *next) {
     const iv_delta_layout *l = j->l;
     float lanes[IV_ROW_LANES] = {0};
-    if (j->is_last) return 0.0f;
+    if (j->is_last || !state) return 0.0f;
     for (size_t c = 0, i = 0; c < l->key_dim; c++)
         for (size_t e = 0; e < l->value_dim; e++, i++) {
             float *lane = &lanes[i % IV_ROW_LANES];
@@ -376,15 +378,17 @@ static void run_value_head(job *j, size_t value) {
     const iv_delta_layout *l = j->l;
     const iv_delta_kept *kept = j->a->forward->kept;
     size_t head = j->key_head * l->group + value, elements = l->key_dim * l->value_dim;
-    const char *state =
-        (const char *)kept->borders + ((j->span->border + j->index) * l->value_heads + head) * elements * j->width;
+    const char *state = NULL; /* zero */
+    if (j->index)
+        state = (const char *)kept->borders +
+                ((j->span->border + j->index - 1) * l->value_heads + head) * elements * j->width;
     const char *updates = values_of(j, kept->updates, head), *dout = values_of(j, j->a->dout, head);
     float *next = j->s.next + value * j->s.m.dout_columns.panels * l->key_dim * C, own[B], behind[B], decays[B];
     for (size_t t = 0; t < j->rows; t++)
         j->total[t] = (t ? j->total[t - 1] : 0.0f) + kept->gates[((j->row + t) * 3 + 1) * l->value_heads + head];
     pack_rows(j, &j->s.m.update_rows, updates, values_stride(j), j->rows);
     pack_columns(j, &j->s.m.dout_columns, dout, values_stride(j), j->rows);
-    pack_rows(j, &j->s.m.state_of_values, state, l->value_dim, l->key_dim);
+    if (state) pack_rows(j, &j->s.m.state_of_values, state, l->value_dim, l->key_dim);
     if (!j->is_last) round_next(j, next);
     weigh(j);
     substitute(j, head, updates);

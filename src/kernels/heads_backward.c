@@ -65,7 +65,7 @@ static void row_backward(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_heads_backward_args *a = j->a;
     size_t dim = a->dim, position = position_of(a, row), leaves = a->leaves;
-    float *d = a->dqkv + row * (a->heads + 2 * a->kv_heads) * dim, sine[IV_HEAD_DIM_MAX];
+    float *d = a->dqkv + row * a->stride, sine[IV_HEAD_DIM_MAX];
     float terms[2][IV_LEAVES_MAX * IV_HEAD_DIM_MAX];
     memset(terms, 0, sizeof terms);
     for (size_t i = 0; i < dim / 2; i++) sine[i] = -a->sine[position * dim / 2 + i];

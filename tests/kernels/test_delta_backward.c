@@ -148,9 +148,10 @@ static void reference_head(const iv_compute *c, const layer *m, size_t head, flo
         beta[t] = m->kept.gates[(BEFORE + t) * 3 * l->value_heads + head];
         decay[t] = m->kept.gates[((BEFORE + t) * 3 + 1) * l->value_heads + head];
     }
-    for (size_t b = 0; b * B < n; b++)
+    memset(borders, 0, k * v * m->width);
+    for (size_t b = 1; b * B < n; b++)
         memcpy(borders + b * k * v * m->width,
-               (const char *)m->kept.borders + ((b + 1) * l->value_heads + head) * k * v * m->width, k * v * m->width);
+               (const char *)m->kept.borders + (b * l->value_heads + head) * k * v * m->width, k * v * m->width);
     assert_true(iv_ref_delta_backward(&(iv_ref_delta_backward_args){
         c->arithmetic, l->type, n, k, v, q, keys, updates, borders, beta, decay, dout, dq, dk, dv, dbeta, ddecay}));
     for (size_t t = 0; t < n; t++) {

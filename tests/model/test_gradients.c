@@ -52,26 +52,6 @@ static void bfloat16(void **state) {
     for (size_t f = 0; f < FAMILIES_COUNT; f++) compare(families[f], IV_BF16);
 }
 
-/* A learner refuses layers for which it has no backward pass, by name. */
-static bool is_refused(const char *dir) {
-    iv_model_options mo = {.has_dtype = true, .dtype = IV_F32, .widen = true};
-    iv_cpu_learner_options lo = {.kernels = iv_kernels_select(IV_ISA_SCALAR), .rows_max = 64};
-    iv_error err;
-    iv_model_config config;
-    ASSERT_OK(iv_model_config_read(dir, &config, &err), &err);
-    if (iv_config_check_attention_only(&config, "training", &err) == IV_OK) return false;
-    iv_learner *l;
-    iv_model *m;
-    ASSERT_OK(iv_pool_open(1, &lo.pool, &err), &err);
-    ASSERT_OK(iv_model_open(dir, &mo, lo.pool, &m, &err), &err);
-    assert_int_equal(iv_cpu_learner_open(m, &lo, &l, &err), IV_UNSUPPORTED);
-    assert_non_null(strstr(err.message, config.model_type));
-    assert_non_null(
-        strstr(err.message, strstr(dir, "lfm2") ? "has no short convolutions yet" : "has no linear attention yet"));
-    iv_model_close(m), iv_pool_close(lo.pool);
-    return true;
-}
-
 /* Scores of two experts of a token are nearer than bfloat16 resolves, which chooses the other one: these are compared
  * in float16. */
 static const char *const near_ties[] = {"minimax_m2_a"};
@@ -87,7 +67,6 @@ static void compare_family(const char *name) {
     char dir[4200];
     iv_dtype short_type = short_type_of(name);
     snprintf(dir, sizeof dir, "%s/tests/data/families/%s", INVAR_SOURCE_DIR, name);
-    if (is_refused(dir)) return;
     for (int recompute = IV_RECOMPUTE_NONE; recompute <= IV_RECOMPUTE_LAYER; recompute++)
         for (int exact = 0; exact < 2; exact++) {
             golden_errors e;

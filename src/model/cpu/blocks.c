@@ -225,6 +225,12 @@ static void gate_row(void *context, size_t row, size_t worker) {
     size_t n = shard_of(m, j->layer)->heads * dim_of(m, j->layer);
     const float *gate = j->s->wide + (row + 1) * iv_cpu_mixer_row(m, j->layer) - n;
     unsigned char *attended = (unsigned char *)j->s->attended + row * n * iv_dtype_bytes(m->gemm_type);
+    if (j->s->tape) {
+        const iv_tape_layer *t = j->s->tape->now;
+        size_t bytes = n * iv_dtype_bytes(m->gemm_type);
+        memcpy((char *)t->attended_raw + row * bytes, attended, bytes);
+        j->s->compute.kernels->round(gate, n, m->gemm_type, (char *)t->attended_gate + row * bytes);
+    }
     for (size_t at = 0, k; at < n; at += k, attended += k * iv_dtype_bytes(m->gemm_type)) {
         float x[IV_HEAD_DIM_MAX];
         k = iv_size_min(n - at, IV_HEAD_DIM_MAX);
@@ -260,8 +266,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
-/* The columns [*first, *first + *n) of a mixer's output that the rank has in `attended`: whole heads. */
-static void attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
+void iv_cpu_attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
     const iv_tp_shard *s = shard_of(m, l);
     const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
     size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
@@ -278,7 +283,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_layer *l = &m->layers[layer];
     bool attends = l->config->mixer == IV_MIXER_ATTENTION;
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
-    attended_columns(m, l, &first, &n);
+    iv_cpu_attended_columns(m, l, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(
         iv_row_parallel(s,
