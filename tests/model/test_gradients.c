@@ -6,6 +6,9 @@
 
 static const char *const families[] = {"qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe"};
 enum { FAMILIES_COUNT = sizeof families / sizeof *families };
+/* Of tests/data/families, with layers that have a state. */
+static const char *const states[] = {"qwen3_5_text_a", "qwen3_5_moe_a", "qwen3_next_a", "lfm2_a"};
+enum { STATES_COUNT = sizeof states / sizeof *states };
 
 /* PyTorch's own bfloat16 backward: the mean of its errors over tensors that are not experts, which it stacks. They are
  * the member `errors` of golden/file. */
@@ -97,11 +100,11 @@ static void families_of_folders(void **state) {
 }
 
 /* Random sequences of a model: the invariance needs no golden data. */
-static void random_examples(rng *r, size_t vocab, examples *x) {
+static void random_examples(rng *r, size_t vocab, size_t longest, examples *x) {
     *x = (examples){.count = 9};
     for (size_t i = 0; i < x->count; i++) {
         example *e = &x->of[i];
-        e->count = 2 + rng_below(r, i == 4 ? 150 : 40);
+        e->count = 2 + rng_below(r, i == 4 ? longest : 40);
         e->ids = malloc(e->count * sizeof *e->ids), e->mask = malloc(e->count * sizeof *e->mask);
         for (size_t t = 0; t < e->count; t++) {
             e->ids[t] = (int32_t)rng_below(r, vocab);
@@ -119,12 +122,14 @@ static void one_set_of_bits(void **state) {
         iv_dtype dtype;
     } kinds[] = {{IV_FMA32, IV_BF16}, {IV_TC16, IV_BF16}, {IV_FMA32, IV_F32}, {IV_TC16, IV_F16}};
     rng r = rng_start("gradients");
-    for (size_t f = 0; f < FAMILIES_COUNT; f++) {
+    for (size_t f = 0; f < FAMILIES_COUNT + STATES_COUNT; f++) {
         char dir[4200];
         examples x;
         size_t kind = rng_below(&r, 4);
-        snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, families[f]);
-        random_examples(&r, 500, &x);
+        bool has_state = f >= FAMILIES_COUNT;
+        const char *name = has_state ? states[f - FAMILIES_COUNT] : families[f];
+        snprintf(dir, sizeof dir, "%s/tests/data/%s/%s", INVAR_SOURCE_DIR, has_state ? "families" : "hf", name);
+        random_examples(&r, has_state ? 310 : 500, has_state ? 330 : 150, &x);
         gradient_options o = {.arithmetic = kinds[kind].arithmetic,
                               .dtype = kinds[kind].dtype,
                               .isa = iv_isa_detect(),
@@ -144,8 +149,8 @@ static void one_set_of_bits(void **state) {
             gradients_of(dir, &x, &w, &got);
             for (size_t i = 0; i < want.all; i++)
                 if (iv_bits(want.sum[i]) != iv_bits(got.sum[i]))
-                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu",
-                             families[f], kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
+                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu", name,
+                             kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
                              iv_parameter_at(want.model, i)->info.name, i - iv_parameter_at(want.model, i)->offset);
             gradients_close(&got);
         }

@@ -229,6 +229,9 @@ static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
                        l->data_bytes >> 20);
     v = (iv_carving){.base = l->data, .align = 64};
     carve_all(l, &v);
+    /* Sums over outputs that ranks share run in the forward pass's ops, and may be longer than its own. */
+    if (l->compute.scratch_bytes > l->forward->compute.scratch_bytes)
+        l->forward->compute.scratch = l->compute.scratch, l->forward->compute.scratch_bytes = l->compute.scratch_bytes;
     return IV_OK;
 }
 
