@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "kernels/linear.h"
 #include "model/cpu/experts.h"
+#include "model/cpu/latent.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
 #include "model/cpu/tp_gather.h"
@@ -134,6 +135,7 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
+    IV_ASSERT(!s->tape || !s->model->config.kv_rank); /* refused when a learner opens */
     if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide, iv_cpu_mixer_row(s->model, l));
     return IV_OK;
 }
@@ -208,6 +210,10 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
     if (!shard_of(s->model, &s->model->layers[layer])->heads) return IV_OK;
+    if (s->model->config.kv_rank) {
+        iv_cpu_latent_inputs(s, layer, layout_of(s, layer), spans_of(s, layer), pages_of(s, layer));
+        return IV_OK;
+    }
     job j = {.s = s,
              .layer = &s->model->layers[layer],
              .layout = layout_of(s, layer),
@@ -251,10 +257,11 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .score_inner = m->scales.score_inner,
                                                        .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
-                                                       .out = s->attended,
+                                                       .out = m->config.kv_rank ? s->latent : s->attended,
                                                        .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
+    if (m->config.kv_rank) iv_cpu_latent_values(s, layer);
     job j = {.s = s, .layer = &m->layers[layer]};
     if (j.layer->config->attention_gate) iv_pool_run(s->compute.pool, s->batch->tokens, gate_row, &j);
     return IV_OK;
@@ -264,7 +271,8 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
 static void attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
     const iv_tp_shard *s = shard_of(m, l);
     const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
-    size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
+    size_t head = m->config.kv_rank ? (size_t)m->config.value_dim : dim_of(m, l),
+           value = (size_t)m->config.linear_value_dim;
     switch (l->config->mixer) {
     case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
     case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;

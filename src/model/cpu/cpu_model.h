@@ -28,7 +28,10 @@ typedef struct iv_cpu_model {
     float *centered;    /* [tokens][hidden]: rows of norms that center them; NULL if none does */
     float *sums[2];     /* [tokens][hidden]: of the shared expert, of the others, before norms of their own; or NULL */
     float *wide;        /* [tokens][widest linear output] */
-    void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype */
+    void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype; with latent attention q has kv_rank and
+                         * rope_dim a head, attended value_dim */
+    void *queries;      /* [tokens][q_rank], then [tokens][the rank's heads][their part that does not turn] */
+    void *latent;       /* [tokens][the rank's heads][kv_rank] in dtype: attention's rows; NULL without it */
     void *delta_inputs; /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
     void *delta_qk;     /* [tokens][2 * keys] in dtype */
     void *act;          /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
