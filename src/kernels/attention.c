@@ -127,7 +127,7 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     size_t element = iv_dtype_bytes(l->type);
     const unsigned char *keys = iv_kv_keys(l, page, head),
                         *values = l->shared ? s->values : iv_kv_values(l, page, head);
-    if (l->shared) iv_turned_values(l, keys, s->values);
+    if (l->shared) iv_turned_values(k, l, keys, s->values);
     memset(t->score, 0, sizeof t->score);
     for (size_t p = 0; p < 2; p++)
         j->kernel->chain(s->packed_q, rows, keys + p * l->keys.panel_bytes, l->keys.k_padded, t->score[p]);

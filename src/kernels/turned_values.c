@@ -2,7 +2,6 @@
  * first index are together, so four numbers, two of each, move as one word. */
 #include "kernels/turned_values.h"
 #include "base/size.h"
-#include "kernels/kernels.h"
 #include "numerics/attention.h"
 
 #include <string.h>
@@ -31,20 +30,22 @@ static void turn_32(const float *keys, size_t elements, float *out) {
         for (size_t e = 0; e < elements; e++) out[i * C + e] = keys[e * C + i];
 }
 
-void iv_turned_values(const iv_kv_layout *l, const unsigned char *keys, unsigned char *out) {
-    size_t width = iv_dtype_bytes(l->type), part = C * C * width; /* 32 elements of 32 keys */
+void iv_turn_scalar(iv_dtype type, const void *keys, size_t elements, void *out) {
+    if (type == IV_BF16)
+        turn_bf16(keys, elements / 2, out);
+    else if (type == IV_F16)
+        turn_16(keys, elements, out);
+    else
+        turn_32(keys, elements, out);
+}
+
+void iv_turned_values(const iv_kernels *k, const iv_kv_layout *l, const unsigned char *keys, unsigned char *out) {
+    size_t part = C * C * iv_dtype_bytes(l->type); /* 32 elements of 32 keys */
     for (size_t p = 0; p < l->values.panels; p++) {
         size_t elements = iv_size_min(C, l->keys.k_padded - p * C);
-        if (elements < C) memset(out + p * KEY_PANELS * part, 0, KEY_PANELS * part);
-        for (size_t k = 0; k < KEY_PANELS; k++) {
-            const void *from = keys + k * l->keys.panel_bytes + p * part;
-            void *to = out + (p * KEY_PANELS + k) * part;
-            if (l->type == IV_BF16)
-                turn_bf16(from, elements / 2, to);
-            else if (l->type == IV_F16)
-                turn_16(from, elements, to);
-            else
-                turn_32(from, elements, to);
-        }
+        unsigned char *panel = out + p * KEY_PANELS * part;
+        if (elements < C) memset(panel, 0, KEY_PANELS * part);
+        for (size_t i = 0; i < KEY_PANELS; i++)
+            k->turn(l->type, keys + i * l->keys.panel_bytes + p * part, elements, panel + i * part);
     }
 }
