@@ -72,3 +72,9 @@ iv_status iv_config_use_latent(const iv_json_object *o, iv_model_config *c, iv_e
     c->attention_scale = (1 / sqrt((double)c->head_dim)) * (m * m);
     return IV_OK;
 }
+
+iv_status iv_config_check_no_latent(const iv_model_config *c, const char *what, iv_error *err) {
+    if (!c->kv_rank) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: %s has no latent attention yet (device cpu has it)",
+                   c->model_type, what);
+}

@@ -201,6 +201,9 @@ size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind);
  * for yet. */
 iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err);
 
+/* The same if it has latent attention. */
+iv_status iv_config_check_no_latent(const iv_model_config *c, const char *what, iv_error *err);
+
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
  * IV_UNSUPPORTED, by name, for a well-formed feature that invar does not implement. */
 iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out, iv_error *err);

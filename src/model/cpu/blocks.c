@@ -126,6 +126,7 @@ static void scale_stream(iv_cpu_model *s, const iv_layer *l) {
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
+    s->latent = (iv_cpu_latent){t->latent.low, t->latent.still, t->latent.rows};
     s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
@@ -135,7 +136,6 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
-    IV_ASSERT(!s->tape || !s->model->config.kv_rank); /* refused when a learner opens */
     if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide, iv_cpu_mixer_row(s->model, l));
     return IV_OK;
 }
@@ -257,7 +257,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .score_inner = m->scales.score_inner,
                                                        .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
-                                                       .out = m->config.kv_rank ? s->latent : s->attended,
+                                                       .out = m->config.kv_rank ? s->latent.rows : s->attended,
                                                        .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});

@@ -130,6 +130,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    if (l->model->config.kv_rank) dim = (size_t)l->model->config.value_dim;
     size_t rows = l->batch.tokens, h = hidden_of(l), q = shard->heads * dim;
     begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
@@ -149,8 +150,8 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->config.kv_rank) return iv_latent_attention_backward(l, layer, err);
     const iv_model_config *c = &l->model->config;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
@@ -224,6 +225,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    if (l->model->config.kv_rank) return iv_latent_heads_backward(l, layer, err);
     if (w->rope->query)
         iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query, shard, dim});
     bool whole = l->model->config.qk_norm_whole;
@@ -264,6 +266,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = tensors_of(l, layer);
+    if (l->model->config.kv_rank) return iv_latent_inputs_backward(l, layer, err);
     bool wide = l->model->config.layer[layer].wide, keys = l->model->config.layer[layer].values_are_keys;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);

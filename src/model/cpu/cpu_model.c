@@ -12,7 +12,7 @@
 /* The widths of this rank's activations. */
 typedef struct widths {
     size_t q, kv, intermediate, mixed, attended; /* mixed: of the projection before a mixer */
-    size_t queries, latent;                      /* of latent attention; else 0 */
+    size_t still, rows;                          /* of latent attention; else 0 */
 } widths;
 
 static size_t widest_mlp(const iv_model *m) {
@@ -27,8 +27,8 @@ static widths latent_widths(const iv_model *m, size_t mixed) {
                     .mixed = iv_size_max(mixed, heads * (size_t)c->head_dim),
                     .attended = heads * (size_t)c->value_dim,
                     .intermediate = widest_mlp(m),
-                    .queries = iv_size_max((size_t)c->q_rank, heads * ((size_t)c->head_dim - turns)),
-                    .latent = heads * rank};
+                    .still = heads * ((size_t)c->head_dim - turns),
+                    .rows = heads * rank};
 }
 
 static widths widths_of(const iv_model *m) {
@@ -70,7 +70,11 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.attended, width);
-    if (c->kv_rank) s->queries = iv_carve(v, t * w.queries, width), s->latent = iv_carve(v, t * w.latent, width);
+    if (c->kv_rank) {
+        s->latent.low = iv_carve(v, t * (size_t)c->q_rank, width);
+        s->latent.still = iv_carve(v, t * w.still, width);
+        s->latent.rows = iv_carve(v, t * w.rows, width);
+    }
     if (d->channels) {
         s->delta_inputs = iv_carve(v, t * d->channels, width);
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);

@@ -39,13 +39,20 @@ static void latent_row(void *context, size_t row, size_t worker) {
     float *x = j->s->wide + row * j->layer->qkv.n, *latent = x + j->layer->qkv.n - rank - turns;
     float eps = (float)c->rms_norm_eps;
     float key[IV_LATENT_MAX + IV_HEAD_DIM_MAX]; /* storage for any dtype */
-    if (low) k->rmsnorm(x, j->layer->latent.q_norm, eps, low, m->gemm_type, (char *)j->s->queries + row * low * width);
+    iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    if (tape) {
+        k->round(x, low, m->gemm_type, (char *)tape->latent.low_raw + row * low * width);
+        k->round(latent, rank, m->gemm_type, (char *)tape->latent.latent_raw + row * rank * width);
+    }
+    if (low)
+        k->rmsnorm(x, j->layer->latent.q_norm, eps, low, m->gemm_type, (char *)j->s->latent.low + row * low * width);
     k->rmsnorm(latent, j->layer->latent.kv_norm, eps, rank, j->layout->type, key);
     k->rope(latent + rank, j->layer->rope->cosine + position * turns / 2, j->layer->rope->sine + position * turns / 2,
             turns / 2);
     k->round(latent + rank, turns, j->layout->type, (char *)key + rank * iv_dtype_bytes(j->layout->type));
     unsigned char *page = j->kv + j->spans[span].pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     if (!iv_kv_write(j->layout, page, 0, position % IV_ATTENTION_BLOCK, key, key)) iv_cpu_note_bad_span(j->s, span);
+    if (tape) memcpy((char *)tape->k + row * (rank + turns) * width, key, (rank + turns) * width);
 }
 
 /* One token's heads: the parts that turn behind where the products with the latent will be, the others rounded. */
@@ -64,7 +71,7 @@ static void query_row(void *context, size_t row, size_t worker) {
         memcpy(head, j->q + row * j->stride + h * (size_t)c->head_dim, (size_t)c->head_dim * sizeof *head);
         k->rope(head + keeps, cosine, sine, turns / 2);
         if (scales) k->scale(head, keeps + turns, scales[position]);
-        k->round(head, keeps, m->gemm_type, (char *)j->s->queries + (row * j->heads + h) * keeps * width);
+        k->round(head, keeps, m->gemm_type, (char *)j->s->latent.still + (row * j->heads + h) * keeps * width);
         k->round(head + keeps, turns, m->gemm_type,
                  (char *)j->s->q + ((row * j->heads + h) * (rank + turns) + rank) * width);
     }
@@ -83,7 +90,7 @@ void iv_cpu_latent_inputs(iv_cpu_model *s, size_t layer, const iv_kv_layout *lay
         j.stride = l->latent.q.n;
         s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &l->latent.q,
                                                                   .type = m->gemm_type,
-                                                                  .x = s->queries,
+                                                                  .x = s->latent.low,
                                                                   .x_stride = l->latent.q.k,
                                                                   .rows = rows,
                                                                   .out = s->wide,
@@ -94,7 +101,7 @@ void iv_cpu_latent_inputs(iv_cpu_model *s, size_t layer, const iv_kv_layout *lay
                                                            .heads = heads,
                                                            .rows = rows,
                                                            .type = m->gemm_type,
-                                                           .x = s->queries,
+                                                           .x = s->latent.still,
                                                            .x_stride = heads * keeps,
                                                            .x_head = keeps,
                                                            .out = s->q,
@@ -109,7 +116,7 @@ void iv_cpu_latent_values(iv_cpu_model *s, size_t layer) {
                                                            .heads = heads,
                                                            .rows = s->batch->tokens,
                                                            .type = m->gemm_type,
-                                                           .x = s->latent,
+                                                           .x = s->latent.rows,
                                                            .x_stride = heads * rank,
                                                            .x_head = rank,
                                                            .out = s->attended,
