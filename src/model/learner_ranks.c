@@ -56,7 +56,8 @@ iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error 
     const iv_model_config *c = &m->config;
     size_t ranks = m->tp.ranks;
     size_t qkv = iv_qkv_leaves((size_t)c->kv_heads), up = leaves_of((size_t)c->intermediate_size),
-           head = leaves_of((size_t)c->vocab_size), attended = leaves_of((size_t)(c->heads * c->head_dim));
+           head = leaves_of((size_t)c->vocab_size),
+           attended = leaves_of((size_t)(c->heads * iv_config_value_dim(c, 0)));
     bool has_wide = iv_config_has_wide(c);
     size_t wide = has_wide ? iv_qkv_leaves((size_t)c->wide_kv_heads) : qkv;
     IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));

@@ -132,6 +132,11 @@ typedef struct located {
     iv_tensor_place at;
 } located;
 
+/* Rows of one of the matrices of which some are transposed. */
+static size_t block_rows(const iv_tensor_place *at, const iv_stored *s) {
+    return at->height ? at->height : (size_t)s->info.shape[s->info.ndim - 2];
+}
+
 static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t count, located *of) {
     iv_model *m = k->first;
     for (size_t i = 0; i < count; i++) {
@@ -142,7 +147,7 @@ static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t coun
         if (wanted[i].ndim == 1) s->columns = 1, s->rows = s->info.elements; /* biases of all experts, too */
         if (of[i].at.order.head) s->group = of[i].at.order.head;
         if (of[i].at.run) s->group = of[i].at.stride;
-        if (of[i].at.transposed) s->group = (size_t)s->info.shape[s->info.ndim - 2];
+        if (of[i].at.transposed) s->group = block_rows(&of[i].at, s);
     }
     for (size_t i = 0; i < m->stored_count; i++) {
         iv_stored *s = &m->stored[i];
@@ -522,7 +527,7 @@ iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim,
         if (t->unused || t->same_as || !find_place(&first->config, t, &out->info, &at)) continue;
         out->pieces[out->count++] = (iv_stored_piece){t, at};
         if (t->info.ndim == 1) out->columns = 1, out->rows = out->info.elements;
-        if (at.transposed) out->group = (size_t)shape[ndim - 2];
+        if (at.transposed) out->group = block_rows(&at, out);
         held += t->rows * t->columns;
     }
     if (held != out->info.elements) out->count = 0;

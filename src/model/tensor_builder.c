@@ -181,7 +181,7 @@ iv_status iv_builder_stacked(iv_tensor_builder *b, const char *prefix, const iv_
     }
     size_t first[IV_CUTS_MAX] = {0};
     iv_code_form form;
-    bool packed = common_form(b, t, count, type, &form);
+    bool packed = cut_count && !cuts[0].wide && common_form(b, t, count, type, &form);
     for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
         t[i]->held = type;

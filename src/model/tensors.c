@@ -276,6 +276,13 @@ static unsigned char *bind_nodes(iv_matrix *nodes, unsigned char *at) {
     return at;
 }
 
+static unsigned char *bind_latent(const iv_model *m, iv_layer *l, unsigned char *at) {
+    at = bind(&l->latent.q, at);
+    for (size_t h = 0; h < m->tp.shard[m->rank].heads; h++)
+        at = bind(&l->latent.keys[h], at), at = bind(&l->latent.values[h], at);
+    return at;
+}
+
 /* The rank's panels of the embedding. */
 static iv_matrix tied_head(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
@@ -297,7 +304,9 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
         at = bind(&m->head, at);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *l = &m->layers[i];
-        at = bind(&l->qkv, at), at = bind_nodes(l->out, at);
+        at = bind(&l->qkv, at);
+        if (m->config.kv_rank && l->config->mixer == IV_MIXER_ATTENTION) at = bind_latent(m, l, at);
+        at = bind_nodes(l->out, at);
         if (m == first)
             at = bind(&l->router, at);
         else

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "kernels/linear.h"
 #include "model/cpu/experts.h"
+#include "model/cpu/latent.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
 #include "model/cpu/tp_gather.h"
@@ -125,6 +126,7 @@ static void scale_stream(iv_cpu_model *s, const iv_layer *l) {
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
+    s->latent = (iv_cpu_latent){t->latent.low, t->latent.still, t->latent.rows};
     s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
@@ -208,6 +210,10 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
     if (!shard_of(s->model, &s->model->layers[layer])->heads) return IV_OK;
+    if (s->model->config.kv_rank) {
+        iv_cpu_latent_inputs(s, layer, layout_of(s, layer), spans_of(s, layer), pages_of(s, layer));
+        return IV_OK;
+    }
     job j = {.s = s,
              .layer = &s->model->layers[layer],
              .layout = layout_of(s, layer),
@@ -257,10 +263,11 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .score_inner = m->scales.score_inner,
                                                        .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
-                                                       .out = s->attended,
+                                                       .out = m->config.kv_rank ? s->latent.rows : s->attended,
                                                        .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
+    if (m->config.kv_rank) iv_cpu_latent_values(s, layer);
     job j = {.s = s, .layer = &m->layers[layer]};
     if (j.layer->config->attention_gate) iv_pool_run(s->compute.pool, s->batch->tokens, gate_row, &j);
     return IV_OK;

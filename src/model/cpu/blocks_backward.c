@@ -177,8 +177,8 @@ static void gate_row(void *context, size_t row, size_t worker) {
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->config.kv_rank) return iv_latent_attention_backward(l, layer, err);
     const iv_model_config *c = &l->model->config;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
@@ -254,6 +254,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    if (l->model->config.kv_rank) return iv_latent_heads_backward(l, layer, err);
     if (w->rope->query)
         iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries,
                     &(query_scaling){l, w->rope->query, shard, dim, qkv_row(l, layer)});
@@ -314,6 +315,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     if (l->model->config.layer[layer].mixer != IV_MIXER_ATTENTION) return mixer_in_backward(l, layer, err);
     const iv_layer_tensors *t = tensors_of(l, layer);
+    if (l->model->config.kv_rank) return iv_latent_inputs_backward(l, layer, err);
     bool wide = l->model->config.layer[layer].wide, keys = l->model->config.layer[layer].values_are_keys;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);

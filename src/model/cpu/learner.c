@@ -44,10 +44,26 @@ typedef struct widths {
     size_t gate;                 /* of attention's output gates, or 0 */
     size_t mixed, attended, qkv; /* of the projection before layers with a state, or 0; the widest output of a mixer,
                                   * and projection before one */
+    size_t latent_in;            /* outputs of the projection before latent attention */
     size_t run;                  /* the longest sum over outputs */
     size_t widest;               /* of a GEMM input of the backward pass */
     size_t inputs;               /* of a layer */
 } widths;
+
+/* Latent attention: q, dattended and dqkv have kv_rank and rope_dim a head, or fewer. */
+static void use_latent(const iv_model *m, size_t wide, size_t pad, widths *w) {
+    const iv_model_config *c = &m->config;
+    size_t rank = (size_t)c->kv_rank, key = rank + (size_t)c->rope_dim, low = (size_t)c->q_rank;
+    size_t value = (size_t)c->value_dim, head = (size_t)c->head_dim, queries = w->heads * head;
+    w->dim = key, w->kv = key, w->q = w->heads * iv_size_max(key, iv_size_max(value, head));
+    w->latent_in = (low ? low : queries) + key;
+    w->qkv = w->q + 2 * w->kv, w->attended = iv_size_max(w->attended, w->q);
+    size_t outputs = iv_size_max(iv_size_max(queries, w->latent_in), iv_size_max(2 * wide, w->h));
+    outputs = iv_size_max(outputs, iv_size_max(w->experts + 1, IV_VOCABULARY_BLOCK));
+    w->run = iv_size_max(outputs, iv_size_max(value, rank)) + pad, w->widest = iv_size_max(outputs, w->q);
+    w->inputs = iv_size_max(iv_size_max(w->h, w->heads * value), iv_size_max(wide, iv_size_max(low, rank)));
+    w->inputs = iv_size_max(w->inputs, head);
+}
 
 static widths widths_of(const iv_cpu_learner *l) {
     const iv_model *m = l->model;
@@ -77,6 +93,7 @@ static widths widths_of(const iv_cpu_learner *l) {
         iv_size_max(iv_size_max(w.qkv, 2 * wide), iv_size_max(w.h, iv_size_max(w.experts + 1, IV_VOCABULARY_BLOCK)));
     w.run = w.widest + pad;
     w.inputs = iv_size_max(iv_size_max(w.h, w.attended), wide);
+    if (c->kv_rank) use_latent(m, wide, pad, &w);
     return w;
 }
 
@@ -105,6 +122,14 @@ static void carve_state(iv_cpu_learner *l, iv_carving *v, iv_tape_layer *t) {
     t->delta.gates = floats(v, n, 3 * d->value_heads);
 }
 
+static void carve_latent_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_latent *t) {
+    const iv_model_config *c = &l->model->config;
+    size_t n = l->base.rows_max, rank = (size_t)c->kv_rank;
+    t->low_raw = typed(l, v, n, (size_t)c->q_rank), t->low = typed(l, v, n, (size_t)c->q_rank);
+    t->latent_raw = typed(l, v, n, rank), t->rows = typed(l, v, n, w->heads * rank);
+    t->still = typed(l, v, n, w->heads * (size_t)(c->head_dim - c->rope_dim));
+}
+
 enum { MIXES_ROWS = 1, HAS_STATE = 2 }; /* attention; or not */
 
 static int kinds_of(const iv_cpu_learner *l, size_t layer) {
@@ -124,6 +149,7 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
         if (l->model->config.qk_norm_whole) t->qk_factors = floats(v, n, 2);
         if (w->gate) t->attended_raw = typed(l, v, n, w->q), t->attended_gate = typed(l, v, n, w->q);
         t->lse2 = floats(v, n, w->heads);
+        if (l->model->config.kv_rank) carve_latent_slot(l, v, w, &t->latent);
     }
     if (!mlp) return;
     if (iv_config_has_post_norms(&l->model->config)) t->attention_y = floats(v, n, w->h), t->mlp_y = floats(v, n, w->h);
@@ -180,6 +206,14 @@ static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }
 
+static void carve_latent(iv_cpu_learner *l, iv_carving *v, const widths *w) {
+    const iv_model_config *c = &l->model->config;
+    size_t n = l->base.rows_max;
+    l->latent_out = typed(l, v, n, w->heads * w->dim), l->latent_dout = typed(l, v, n, w->heads * w->dim);
+    l->latent_rows = floats(v, n, iv_size_max(w->heads * (size_t)c->kv_rank, (size_t)c->q_rank));
+    l->latent_inputs = floats(v, n, w->latent_in);
+}
+
 static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     widths w = widths_of(l);
     size_t n = l->base.rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
@@ -193,6 +227,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
     l->dqkv = floats(v, n, w.qkv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
+    if (l->model->config.kv_rank) carve_latent(l, v, &w);
     if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.heads);
     if (l->model->config.layer[0].activation.kind == IV_ACTIVATION_XIELU) l->activation_terms = floats(v, n, 2);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, iv_size_max(2 * w.dim, terms));

@@ -50,6 +50,11 @@ struct iv_cpu_learner {
     void *transposed;        /* weights, transposed */
     void *unpacked;          /* weights by row, where `weights` is NULL */
     const void **row_list;   /* [padded_max or the most outputs] */
+    /* Of latent attention; NULL without it. */
+    void *latent_out,
+        *latent_dout;     /* [rows][heads][kv_rank + rope_dim]: attention's rows and their gradients, and zeros */
+    float *latent_rows;   /* [rows][heads][kv_rank], or [rows][q_rank] */
+    float *latent_inputs; /* [rows][outputs of qkv]: their gradients */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;
@@ -121,11 +126,12 @@ typedef struct iv_linear_backward_args {
     size_t dy_stride;
     iv_gradient_slice slice[IV_OUTPUT_SLICES_MAX];
     size_t slices;
-    size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
-    size_t leaves;           /* of the sum over outputs on this rank: each is a leaf slice of every slice */
-    const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
-    const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
-    float *dx;               /* [rows][k], or NULL: no input gradient */
+    size_t stride, k;           /* elements from one output to the next in the flat buffer; inputs */
+    size_t leaves;              /* of the sum over outputs on this rank: each is a leaf slice of every slice */
+    const iv_row_cuts *cuts;    /* of the leaves over the ranks; NULL: the sum is this rank's alone */
+    const void *x;              /* [rows][k] typed, or NULL: no weight gradient */
+    float *dx;                  /* [rows][k], or NULL: no input gradient */
+    size_t x_stride, dx_stride; /* elements from row to row; 0: k. With cuts dx has no other */
 } iv_linear_backward_args;
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
@@ -168,6 +174,11 @@ iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_e
 
 /* Adds the slices of gate and up, or of up alone: n outputs from element `first` on. */
 void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a);
+
+/* latent_backward.c: attention_backward, rope_kv_backward and qkv_backward of latent attention. */
+iv_status iv_latent_attention_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+iv_status iv_latent_heads_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+iv_status iv_latent_inputs_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);

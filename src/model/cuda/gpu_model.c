@@ -18,6 +18,7 @@ static const char *missing_on_gpus(const iv_model_config *c) {
 }
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
+    IV_TRY(iv_config_check_no_latent(c, "device cuda", err));
     const char *missing = missing_on_gpus(c);
     if (missing)
         return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
