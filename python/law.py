@@ -488,7 +488,7 @@ def main():
                              inputs(15, value), key, value)
         cases.append({"op": "linear_attention", "arithmetic": arithmetic, "type": kind, "y": bits([v for row in y for v in row])})
     for kind in ("bfloat16", "float16", "float32"):
-        y = short_convolution(kind, cut(inputs(16, 8 * 3 * 5), 15), cut(inputs(17, 15), 3))
+        y = short_convolution(kind, cut(inputs(16, 8 * 3 * 5, kind), 15), cut(inputs(17, 15), 3))
         cases.append({"op": "short_convolution", "arithmetic": "fma32", "type": kind, "y": bits([v for row in y for v in row])})
     x, w, c, s = inputs(6, 600, spread=3), inputs(7, 600), inputs(8, 20), inputs(9, 20)
     cases.append({"op": "rmsnorm", "y": bits(rmsnorm(x, w, f32(1e-5)))})
