@@ -293,6 +293,8 @@ static const json_t *member(const iv_json_object *o, const char *key) {
 
 bool iv_json_object_has(const iv_json_object *o, const char *key) { return member(o, key) != NULL; }
 
+bool iv_json_object_lacks(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
+
 /* The found value, short enough for a message: a number itself, otherwise the type. */
 static const char *describe(const json_t *value, char buf[48]) {
     if (json_is_integer(value))

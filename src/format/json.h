@@ -60,6 +60,9 @@ iv_status iv_json_object_of(const char *file, const char *path, json_t *value, i
 /* True if the key exists with a value other than null. */
 bool iv_json_object_has(const iv_json_object *o, const char *key);
 
+/* True if there is no such key; null is a value. */
+bool iv_json_object_lacks(const iv_json_object *o, const char *key);
+
 /* IV_FORMAT for a member that must be there: "FILE: PATHkey: wanted WANTED, found nothing". */
 iv_status iv_json_object_missing(const iv_json_object *o, const char *key, const char *wanted, iv_error *err);
 

@@ -138,8 +138,8 @@ typedef struct iv_model_options {
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
-    bool packed;                 /* here, not in a memory space: quantized matrices stay as the file stores them where
-                                  * their form allows, and rows of them cannot be written */
+    bool packed;                 /* quantized matrices stay as the file stores them where their form allows, and rows of
+                                  * them cannot be written */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */
@@ -153,6 +153,9 @@ typedef struct iv_model_options {
  * checked and hashed once, whichever rank it is for. Refuses tensors that are missing, surplus, of the wrong shape or
  * type, or hold a NaN or an infinity. On failure nothing is allocated. */
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
+/* Bytes of the largest matrix that is held packed, as plain rows of its type; 0: none is. */
+size_t iv_model_widest_codes(const iv_model *m);
+
 void iv_model_close(iv_model *m); /* NULL is fine */
 
 /* The type that it would be held in: from the options, else config.json, else the embedding. */

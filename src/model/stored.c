@@ -415,20 +415,21 @@ static iv_status write_codes(const iv_stored_piece *p, const window *w, const iv
     if (is_straight(p)) {
         const iv_row_codes part = {in->codes + skip * columns, in->scales + skip * groups, in->seconds + skip * groups,
                                    in->outer_scales + skip * outers, in->outer_seconds + skip * outers};
-        iv_tensor_write_codes(p->tensor, w->from, n, &part);
-        return IV_OK;
+        return iv_tensor_write_codes(p->tensor, w->from, n, &part, err);
     }
     iv_row_codes own;
-    bool memory = iv_row_codes_alloc(f, n, columns, &own);
-    if (memory) {
+    iv_status status = iv_row_codes_alloc(f, n, columns, &own)
+                           ? IV_OK
+                           : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
+    if (status == IV_OK) {
         move_rows(p, w, columns, false, (char *)in->codes, (char *)own.codes);
         move_numbers(p, w, groups, in->scales, own.scales), move_numbers(p, w, groups, in->seconds, own.seconds);
         move_numbers(p, w, outers, in->outer_scales, own.outer_scales);
         move_numbers(p, w, outers, in->outer_seconds, own.outer_seconds);
-        iv_tensor_write_codes(p->tensor, w->from, n, &own);
+        status = iv_tensor_write_codes(p->tensor, w->from, n, &own, err);
     }
     iv_row_codes_free(&own);
-    return memory ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
+    return status;
 }
 
 iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_row_codes *in, iv_error *err) {

@@ -109,6 +109,19 @@ iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline,
     return IV_OK;
 }
 
+void iv_tp_mixer_columns(const iv_tp_plan *tp, const iv_model_config *c, size_t rank, size_t layer, size_t *first,
+                         size_t *n) {
+    bool wide = c->layer[layer].wide;
+    const iv_tp_shard *s = iv_tp_shard_of(tp, rank, wide);
+    size_t head = (size_t)(wide ? c->wide_head_dim : c->head_dim), value = (size_t)c->linear_value_dim;
+    switch (c->layer[layer].mixer) {
+    case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
+    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
+    case IV_MIXER_CONV: *first = tp->mixer_out.of[rank].first, *n = tp->mixer_out.of[rank].k; return;
+    }
+    IV_ASSERT(!"a kind of mixer without columns");
+}
+
 size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp) {
     size_t heads = 0;
     for (size_t r = 0; r < tp->ranks; r++) heads += tp->shard[r].kv_heads;

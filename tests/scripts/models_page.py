@@ -124,7 +124,7 @@ def facts(root):
     tests = root / "tests"
     texts = read(root / "src/format/config_wrapper.c", r'^    \{"(\w+)", "(\w+)",')
     inner = {text for _, text in texts}
-    table = (root / "src/format/model_config.c").read_text().split("static const family_facts families[] = {")[1].split("\n};")[0]
+    table = (root / "src/format/config_families.c").read_text().split("static const iv_family_facts families[] = {")[1].split("\n};")[0]
     types = {name for name in re.findall(r'^    \{"(\w+)",', table, re.M)}
     types |= {wrapper for wrapper, _ in texts}
     out = {name: {"tried": [], "gpu": [], "learner": []} for name in types}
@@ -140,6 +140,9 @@ def facts(root):
             row["learner"] = ["CPU"]
     recorded = set(read(tests / "data/h200_digests.txt", r"^(\S+) [0-9a-f]{64}$"))
     case = r'^    \{"([\w-]+)", "(tests/data/(?:families|hf)/\w+)",'
+    for emulated in ("device", "states"): # models in a case of the test, one level deeper
+        for _, folder in read(tests / f"cuda/test_emulated_{emulated}.c", case.replace("^    ", "^        ")):
+            out[type_of(root / folder)]["gpu"] = ["GPU"]
     for name, folder in read(tests / "cuda/device_cases.h", case):
         out[type_of(root / folder)]["gpu"] = ["GPU", "H200"] if name in recorded else ["GPU"]
     for _, folder in read(tests / "cuda/learner_cases.h", case):

@@ -266,24 +266,13 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
-void iv_cpu_attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
-    const iv_tp_shard *s = shard_of(m, l);
-    const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
-    size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
-    switch (l->config->mixer) {
-    case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
-    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
-    case IV_MIXER_CONV: *first = cut->first, *n = cut->k; return;
-    }
-}
-
 static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
     bool attends = l->config->mixer == IV_MIXER_ATTENTION;
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
-    iv_cpu_attended_columns(m, l, &first, &n);
+    iv_tp_mixer_columns(&m->tp, &m->config, m->rank, layer, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(
         iv_row_parallel(s,

@@ -131,7 +131,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t rows = l->batch.tokens, h = hidden_of(l), first, n;
-    iv_cpu_attended_columns(l->model, &l->model->layers[layer], &first, &n);
+    iv_tp_mixer_columns(&l->model->tp, &l->model->config, l->model->rank, layer, &first, &n);
     begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args out = {.axis = &l->axis,

@@ -84,9 +84,6 @@ static inline size_t iv_cpu_mixer_row(const iv_model *m, const iv_layer *l) {
                           (size_t)(wide ? m->config.wide_head_dim : m->config.head_dim);
 }
 
-/* The columns [*first, *first + *n) of a mixer's output that the rank has in `attended`: whole heads. */
-void iv_cpu_attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n);
-
 /* The op of layers with a state (recurrent.c). Without slots in the batch its spans are a learner's: whole sequences.
  */
 iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
