@@ -134,6 +134,9 @@ typedef struct iv_engine_options {
     size_t state_cache_bytes; /* models with linear attention: memory over all ranks for states at block borders, from
                                * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
                                * the free memory */
+    size_t max_loras;     /* adapters that may be loaded at once (iv_engine_load_adapter); 0: none. For a CPU's engine
+                           * with numerics "invar" */
+    size_t max_lora_rank; /* of any module of them, 1 to 4096; 64 by default */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
@@ -211,6 +214,28 @@ IV_API iv_status iv_engine_check_weights(iv_engine *engine, iv_text *json, char 
 /* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once. It computes its shard of every
  * step until rank 0 closes its engine (IV_OK) or another rank is lost. */
 IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
+
+/* ---- adapters ------------------------------------------------------------------------------------------ */
+
+/* Loads an adapter as PEFT saves it (docs/LORA.md), under a name that requests give. Requests may run meanwhile: they
+ * keep their bits. The name: 1 to 255 bytes of UTF-8 without control characters. IV_INVALID: the name is taken, or the
+ * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
+ * errors name the file and the tensor. Under mpirun every process reads the directory. */
+IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
+/* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
+IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
+
+typedef struct iv_adapter_info {
+    size_t size; /* sizeof(iv_adapter_info), set by the caller */
+    const char *name, *path;
+    const char *digest;          /* SHA-256 in hexadecimal, of its values and scales (docs/formats/adapter.md) */
+    const char *fingerprint;     /* of answers with it: the engine's, "+lora-" and the digest's first 16 digits */
+    size_t rank, modules, bytes; /* rank: the largest of a module; bytes: in memory, of all ranks of this process */
+    size_t requests;             /* that use it now */
+} iv_adapter_info;
+/* The index-th adapter in the order of loading. False: there are no more. Strings live until the adapter is unloaded
+ * or the weights are replaced. */
+IV_API bool iv_engine_adapter_at(const iv_engine *engine, size_t index, iv_adapter_info *out);
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
@@ -372,6 +397,7 @@ typedef struct iv_request {
     const int32_t *report_ids;
     size_t report_id_count;
     bool report_kept, report_experts;
+    const char *adapter; /* the name of a loaded adapter, or "sha256:" and its digest; NULL or "": the base alone */
 } iv_request;
 
 /* Defaults: no prompt, add_special, temperature 1, everything else off; then the values of the model's
@@ -594,9 +620,14 @@ IV_API iv_status iv_render_template(const char *path, const char *variables_json
 
 /* fp32 logits after each of count tokens, out[count][vocab_size]. Not while requests run (IV_BUSY). */
 IV_API iv_status iv_engine_logits(iv_engine *engine, const int32_t *ids, size_t count, float *out, iv_error *err);
+/* The same with an adapter, as iv_request.adapter. */
+IV_API iv_status iv_engine_logits_with(iv_engine *engine, const char *adapter, const int32_t *ids, size_t count,
+                                       float *out, iv_error *err);
 /* Writes them as a safetensors file: "logits" F32 [count, vocab_size] and "input_ids" I32 [count]. */
 IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, size_t count, const char *path,
                                         iv_error *err);
+IV_API iv_status iv_engine_write_logits_with(iv_engine *engine, const char *adapter, const int32_t *ids, size_t count,
+                                             const char *path, iv_error *err);
 
 /* ---- memory requirements of a model -------------------------------------------------------------------- */
 

@@ -192,7 +192,7 @@ int cli_inspect(const cli_args *args, iv_error *err) {
 static int write_text_logits(const char *text, iv_engine *engine, const char *path, iv_error *err) {
     iv_ids ids = {0};
     iv_status status = iv_tokenize(iv_engine_text_model(engine), text, strlen(text), true, &ids, err);
-    if (status == IV_OK) status = iv_engine_write_logits(engine, ids.data, ids.count, path, err);
+    if (status == IV_OK) status = iv_engine_write_logits_with(engine, cli_adapter(), ids.data, ids.count, path, err);
     iv_ids_free(&ids);
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
@@ -201,7 +201,8 @@ static int write_ids_logits(const char *list, iv_engine *engine, const char *pat
     int32_t *ids;
     size_t count;
     int code = cli_read_ids(list, &ids, &count, err);
-    if (code == CLI_OK && iv_engine_write_logits(engine, ids, count, path, err) != IV_OK) code = CLI_FAILED;
+    if (code == CLI_OK && iv_engine_write_logits_with(engine, cli_adapter(), ids, count, path, err) != IV_OK)
+        code = CLI_FAILED;
     free(ids);
     return code;
 }

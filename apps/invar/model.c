@@ -1,5 +1,6 @@
 /* model.c: finding models, engine options from flags, opening engines; the ranks of mpirun. */
 #include "model.h"
+#include "lora.h"
 #include "output.h"
 #include "text.h"
 
@@ -84,6 +85,8 @@ void cli_warn_of_generation(const char *unapplied) {
     }
 }
 
+static const char *adapter; /* of the last engine that was opened with --lora */
+
 /* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
 static int serve_rank(iv_engine *engine, iv_error *err) {
     iv_status status = iv_engine_serve_rank(engine, err);
@@ -129,8 +132,12 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
         if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
         if (!o.max_model_len && tokens < (uint64_t)info.max_positions) o.max_model_len = tokens;
     }
-    return cli_engine_open_with(&o, args->operands[0], out, err);
+    int code = cli_engine_open_with(&o, args->operands[0], out, err);
+    if (code == CLI_OK) code = cli_lora_load(args, *out, &adapter, err);
+    return code;
 }
+
+const char *cli_adapter(void) { return adapter; }
 
 int cli_text_model_open(const cli_args *args, iv_text_model **out, iv_error *err) {
     char path[CLI_PATH_BYTES];
@@ -180,6 +187,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->state_cache_bytes = cli_count(args, "state-cache-memory", 0);
     o->prefix_caching = !cli_has(args, "no-enable-prefix-caching");
     o->sample_all_ids = cli_has(args, "sample-all-ids");
+    cli_lora_options(args, o);
     o->speculative = cli_text(args, "speculative", o->speculative);
     o->speculative_tokens = cli_count(args, "num-speculative-tokens", o->speculative_tokens);
 }

@@ -19,6 +19,9 @@ int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
 /* The same for `sequences` concurrent requests of up to `tokens` each, unless flags set these limits. */
 int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err);
 
+/* The adapter of the flag --lora, loaded by the two functions above; NULL: none. */
+const char *cli_adapter(void);
+
 /* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
 int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);
 

@@ -109,6 +109,16 @@ static const cli_flag engine_flags[] = {
 };
 const cli_section cli_engine_section = {"Engine", engine_flags};
 
+#define MAX_LORA_RANK_ROW \
+    COUNT("max-lora-rank", "N", 1, 4096), .unset = "64", .help = "largest rank of a module of an adapter"
+
+static const cli_flag lora_flags[] = {
+    {TEXT("lora", "[NAME=]DIR"), .unset = "none", .help = "an adapter that PEFT saved (docs/LORA.md)"},
+    {MAX_LORA_RANK_ROW},
+    {0},
+};
+static const cli_section lora_section = {"Adapter", lora_flags};
+
 /* ---- generate ------------------------------------------------------------------------------------------ */
 
 static const cli_flag prompt_flags[] = {
@@ -159,7 +169,8 @@ const cli_syntax cli_generate_syntax = {
     .text = "The text streams to standard output. A report follows on standard error; its last two lines are the\n"
             "fingerprint (everything that may change a bit) and the digest (every token id and every bit of its\n"
             "log-probability).",
-    .sections = {&prompt, &sampling_section, &stopping_section, &constraint, &generate_output, &cli_engine_section},
+    .sections = {&prompt, &sampling_section, &stopping_section, &constraint, &generate_output, &lora_section,
+                 &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */
@@ -185,7 +196,7 @@ const cli_syntax cli_chat_syntax = {
     .usage = "MODEL [flags]",
     .text =
         "One message per line; a backslash at the end of a line continues it. Ctrl-C stops an answer, Ctrl-D exits.",
-    .sections = {&chat_section, &sampling_section, &stopping_section, &cli_engine_section},
+    .sections = {&chat_section, &sampling_section, &stopping_section, &lora_section, &cli_engine_section},
     .examples = chat_examples};
 
 /* ---- serve --------------------------------------------------------------------------------------------- */
@@ -526,7 +537,7 @@ const cli_syntax cli_logits_syntax = {
     .operand = "MODEL",
     .usage = "MODEL --ids 1,2,3|--text TEXT --out FILE [flags]",
     .text = "The file holds \"logits\", F32 [tokens, vocabulary], and \"input_ids\", I32 [tokens].",
-    .sections = {&logits_section, &cli_engine_section},
+    .sections = {&logits_section, &lora_section, &cli_engine_section},
     .examples = logits_examples};
 
 static const cli_flag export_flags[] = {

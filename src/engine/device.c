@@ -1,5 +1,6 @@
 /* device.c: choosing a device and its arithmetic. */
 #include "engine/device.h"
+#include "model/cpu/product.h"
 #include "base/size.h"
 #include "comm/mpi.h"
 #include "engine/ranks.h"
@@ -110,6 +111,7 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
     IV_TRY(
         iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
+    if (e->max_loras) IV_TRY(iv_cpu_use_adapters(e->forward, &e->adapters, 0, err));
     e->tile_rows =
         iv_tile_for(&e->kernels->tiles, e->arithmetic, e->model->gemm_type, iv_weight_plain(e->model->gemm_type))
             ->rows_max;

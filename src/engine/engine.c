@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/size.h"
+#include "engine/adapters.h"
 #include "engine/device.h"
 #include "engine/events.h"
 #include "engine/info.h"
@@ -31,7 +32,8 @@ static iv_engine_options default_options(void) {
                                .prefix_caching = true,
                                .speculative = "off",
                                .speculative_tokens = 5,
-                               .weights = "auto"};
+                               .weights = "auto",
+                               .max_lora_rank = 64};
 }
 
 void iv_engine_options_init_sized(iv_engine_options *o, size_t size) {
@@ -326,6 +328,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
         IV_TRY(iv_token_ids_open(e->text_model->tokenizer, &e->model->config, &e->generation, &e->drawable, err));
     if (iv_baseline_widens(e->baseline)) IV_TRY(iv_model_widen(e->model, e->baseline, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
+    IV_TRY(iv_adapters_open(e, o, err));
     IV_TRY(iv_device_open_model(e, o, pages, err));
     IV_TRY(open_kv(e, pages, err));
     IV_TRY(open_samplers(e, err));
@@ -363,6 +366,7 @@ void iv_engine_close(iv_engine *e) {
     for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e->running.at[i], &e->kv);
     for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e->waiting.at[i], &e->kv);
     for (size_t i = 0; i < e->held.count; i++) iv_sequence_free(e->held.at[i], &e->kv);
+    iv_adapters_close(e);
     iv_queue_close(&e->running), iv_queue_close(&e->waiting), iv_queue_close(&e->held);
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);

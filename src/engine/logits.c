@@ -1,6 +1,7 @@
 /* logits.c: the logits of every position of one sequence, outside the request queue. */
 #include "base/cpu.h"
 #include "base/size.h"
+#include "engine/adapters.h"
 #include "engine/ranks.h"
 #include "engine/replace.h"
 #include "engine/step.h"
@@ -20,12 +21,14 @@ static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count,
     return IV_OK;
 }
 
-static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
+static iv_status run_whole(iv_engine *e, const iv_loaded_adapter *a, const int32_t *ids, size_t count, float *out,
+                           iv_error *err) {
     iv_kv_table table;
     size_t chunk = iv_ranks_logit_rows(e), vocab = (size_t)e->model->config.vocab_size;
     uint32_t *rows = calloc(chunk, sizeof *rows);
     if (!rows) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
     for (size_t i = 0; i < chunk; i++) rows[i] = (uint32_t)i;
+    for (size_t i = 0; a && i < chunk; i++) e->row_adapters[i] = a->slot;
     iv_status status = iv_kv_table_open(&table, &e->kv, count, err);
     for (size_t at = 0, n; status == IV_OK && at < count; at += n) {
         size_t fit = iv_kv_available(&e->kv) / e->kv.groups.count * IV_ATTENTION_BLOCK; /* behind whole blocks */
@@ -48,6 +51,7 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
                       .slots = e->kv.states.data,
                       .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
                       .tails_at = iv_states_tails_at(&e->kv.states),
+                      .adapters = a ? e->row_adapters : NULL,
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};
@@ -60,24 +64,36 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
     return status;
 }
 
-iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
+iv_status iv_engine_logits_with(iv_engine *e, const char *adapter, const int32_t *ids, size_t count, float *out,
+                                iv_error *err) {
+    iv_loaded_adapter *a;
     IV_TRY(check_ids(e, ids, count, err));
+    IV_TRY(iv_adapters_find(e, adapter, &a, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = run_whole(e, ids, count, out, err);
+    iv_status status = run_whole(e, a, ids, count, out, err);
     iv_fp_env_leave(mode);
     return status;
 }
 
-iv_status iv_engine_write_logits(iv_engine *e, const int32_t *ids, size_t count, const char *path, iv_error *err) {
+iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
+    return iv_engine_logits_with(e, NULL, ids, count, out, err);
+}
+
+iv_status iv_engine_write_logits_with(iv_engine *e, const char *adapter, const int32_t *ids, size_t count,
+                                      const char *path, iv_error *err) {
     IV_TRY(check_ids(e, ids, count, err));
     size_t vocab = (size_t)e->model->config.vocab_size, n;
     float *logits = iv_size_mul(vocab, count, &n) ? calloc(n, sizeof *logits) : NULL;
     if (!logits) return iv_fail(err, IV_NO_MEMORY, "logits: no memory for %zu x %zu floats", count, vocab);
-    iv_status status = iv_engine_logits(e, ids, count, logits, err);
+    iv_status status = iv_engine_logits_with(e, adapter, ids, count, logits, err);
     const iv_tensor_data tensors[] = {
         {.name = "input_ids", .dtype = IV_I32, .ndim = 1, .shape = {(int64_t)count}, .data = ids},
         {.name = "logits", .dtype = IV_F32, .ndim = 2, .shape = {(int64_t)count, (int64_t)vocab}, .data = logits}};
     if (status == IV_OK) status = iv_safetensors_write(path, tensors, 2, err);
     free(logits);
     return status;
+}
+
+iv_status iv_engine_write_logits(iv_engine *e, const int32_t *ids, size_t count, const char *path, iv_error *err) {
+    return iv_engine_write_logits_with(e, NULL, ids, count, path, err);
 }

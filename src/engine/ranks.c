@@ -5,7 +5,9 @@
 #include "base/size.h"
 #include "comm/mpi.h"
 #include "device/memory.h"
+#include "engine/adapters.h"
 #include "engine/wire.h"
+#include "model/cpu/product.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -170,6 +172,7 @@ static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, i
     IV_TRY(iv_cpu_model_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
                              err));
     h->forward->comm = h->comm;
+    if (e->max_loras) IV_TRY(iv_cpu_use_adapters(h->forward, &e->adapters, (size_t)(h - h->ranks->helpers) + 1, err));
     if (!iv_size_mul(m->kv_layout[0].page_bytes, e->kv.pages, &h->kv_layer_bytes) ||
         !iv_size_mul(h->kv_layer_bytes, m->kv_groups.planes, &h->kv_bytes))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", e->kv.pages);
@@ -206,10 +209,23 @@ static iv_status start_helpers(iv_engine *e, iv_error *err) {
 
 /* On GPUs the slices of logits and the padding of graphs decide how many bytes are sent, and follow from each rank's
  * own options. */
-enum { MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_PAGES, STATE_SLOTS, LOGITS_MAX, ENFORCE_EAGER, NUMBERS };
+enum {
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    MAX_NUM_BATCHED_TOKENS,
+    KV_PAGES,
+    STATE_SLOTS,
+    MAX_LORAS,
+    MAX_LORA_RANK,
+    LOGITS_MAX,
+    ENFORCE_EAGER,
+    NUMBERS
+};
 static const char *const number_names[NUMBERS] = {
-    "max_model_len", "max_num_seqs",    "max_num_batched_tokens",
-    "KV pages",      "slots of states", "rows of logits at once (of max_num_seqs and speculative)",
+    "max_model_len",          "max_num_seqs",
+    "max_num_batched_tokens", "KV pages",
+    "slots of states",        "max_loras",
+    "max_lora_rank",          "rows of logits at once (of max_num_seqs and speculative)",
     "enforce_eager"};
 
 /* What must be equal on all ranks, and the result of opening. */
@@ -235,6 +251,7 @@ static void fill_facts(const iv_engine *e, iv_status status, const iv_error *err
     out->number[MAX_MODEL_LEN] = e->max_model_len, out->number[MAX_NUM_SEQS] = e->max_num_seqs;
     out->number[MAX_NUM_BATCHED_TOKENS] = e->max_num_batched_tokens, out->number[KV_PAGES] = e->kv.pages;
     out->number[STATE_SLOTS] = e->kv.states.slots;
+    out->number[MAX_LORAS] = e->max_loras, out->number[MAX_LORA_RANK] = e->adapters.rank_max;
     if (r->gpus) out->number[LOGITS_MAX] = e->logits_max, out->number[ENFORCE_EAGER] = r->eager;
 }
 
@@ -364,6 +381,104 @@ size_t iv_ranks_logit_rows(const iv_engine *e) {
     return e->gpu_model ? iv_size_min(e->max_num_batched_tokens, e->logits_max) : e->max_num_batched_tokens;
 }
 
+/* ---- adapters -------------------------------------------------------------------------------------------- */
+
+/* A command in place of a batch: 0, which no batch has for a number of tokens, the slot, and the directory to read,
+ * without one the slot is freed. */
+enum { COMMAND_HEAD = 2 };
+
+typedef struct adapter_result {
+    uint64_t status;
+    uint8_t digest[32];
+    char message[600];
+} adapter_result;
+
+static iv_status send_command(iv_engine *e, size_t slot, const char *dir, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    uint64_t head[COMMAND_HEAD] = {0, slot};
+    const void *unused;
+    size_t bytes;
+    iv_buf_clear(&r->wire);
+    if (!iv_buf_append(&r->wire, head, sizeof head) || (dir && !iv_buf_append(&r->wire, dir, strlen(dir))))
+        return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for an adapter's name");
+    return iv_comm_broadcast(r->comm, r->wire.data, r->wire.len, &unused, &bytes, err);
+}
+
+/* All ranks give their result; *verdict: that of all, an error that any of them has. Returns an error of the exchange.
+ */
+static iv_status agree_on_adapter(iv_engine *e, const adapter_result *mine, iv_status *verdict, iv_error *err) {
+    iv_ranks *r = e->ranks;
+    size_t bytes[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
+    for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof *mine;
+    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
+    IV_TRY(iv_comm_all_gather(r->comm, mine, bytes, blocks, err));
+    iv_comm_mpi_timeout(r->comm, r->timeout_ms);
+    adapter_result first, other;
+    memcpy(&first, blocks[0], sizeof first);
+    *verdict = IV_OK;
+    for (size_t i = 0; i < r->size && *verdict == IV_OK; i++) {
+        memcpy(&other, blocks[i], sizeof other);
+        other.message[sizeof other.message - 1] = 0;
+        if (other.status != IV_OK)
+            *verdict = iv_fail(err, (iv_status)other.status, "adapter: rank %zu: %s", i, other.message);
+        else if (memcmp(first.digest, other.digest, sizeof first.digest) != 0)
+            *verdict =
+                iv_fail(err, IV_INVALID, "adapter: rank %zu: wanted the values that rank 0 has, found others", i);
+    }
+    return IV_OK;
+}
+
+/* Of a process other than rank 0. */
+static iv_status run_command(iv_engine *e, const void *bytes, size_t n, iv_error *err) {
+    uint64_t head[COMMAND_HEAD];
+    iv_adapter *a = NULL;
+    adapter_result mine = {0};
+    memcpy(head, bytes, sizeof head);
+    if (head[1] >= e->adapters.count)
+        return iv_fail(err, IV_FORMAT, "adapter from rank 0: slot: wanted less than %zu, found %llu", e->adapters.count,
+                       (unsigned long long)head[1]);
+    if (n == sizeof head) {
+        iv_adapter_free((iv_adapter *)(uintptr_t)e->adapters.slot[head[1]]);
+        e->adapters.slot[head[1]] = NULL;
+        return IV_OK;
+    }
+    char *dir = strndup((const char *)bytes + sizeof head, n - sizeof head);
+    mine.status =
+        dir ? iv_adapters_read(e, dir, &a, err) : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for an adapter's name");
+    free(dir);
+    if (mine.status != IV_OK) snprintf(mine.message, sizeof mine.message, "%.599s", err->message);
+    if (a) memcpy(mine.digest, a->digest, sizeof mine.digest);
+    iv_status verdict = IV_OK, status = agree_on_adapter(e, &mine, &verdict, err);
+    if (status == IV_OK && verdict == IV_OK)
+        e->adapters.slot[head[1]] = a;
+    else
+        iv_adapter_free(a);
+    return status;
+}
+
+iv_status iv_ranks_load_adapter(iv_engine *e, size_t slot, const char *dir, const uint8_t digest[32], iv_error *err) {
+    adapter_result mine = {0};
+    if (!e->ranks->processes || e->ranks->size == 1) return IV_OK;
+    memcpy(mine.digest, digest, sizeof mine.digest);
+    iv_status verdict = IV_OK;
+    IV_TRY(send_command(e, slot, dir, err));
+    IV_TRY(agree_on_adapter(e, &mine, &verdict, err));
+    return verdict;
+}
+
+iv_status iv_ranks_free_adapter(iv_engine *e, size_t slot, iv_error *err) {
+    if (!e->ranks->processes || e->ranks->size == 1 || e->ranks->lost) return IV_OK;
+    return send_command(e, slot, NULL, err);
+}
+
+static bool is_command(const void *bytes, size_t n) {
+    uint64_t tokens;
+    if (n < COMMAND_HEAD * sizeof tokens) return false;
+    memcpy(&tokens, bytes, sizeof tokens);
+    return tokens == 0;
+}
+
 iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
     iv_ranks *r = e->ranks;
     if (r->rank == 0) return iv_fail(err, IV_INVALID, "serve_rank: this process is rank 0");
@@ -375,6 +490,8 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .pages = e->kv.pages,
                              .groups = e->kv.groups.count,
                              .slots = e->kv.states.slots,
+                             .adapters = e->adapters.slot,
+                             .adapter_count = e->adapters.count,
                              .buffers = 2 * e->kv.states.layout.tails};
     iv_status status = IV_OK;
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
@@ -383,6 +500,10 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         size_t n;
         status = iv_comm_broadcast(r->comm, NULL, 0, &bytes, &n, err);
         if (status != IV_OK || n == 0) break;
+        if (is_command(bytes, n)) {
+            status = run_command(e, bytes, n, err);
+            continue;
+        }
         status = iv_wire_read(bytes, n, &limits, &read, err);
         if (status == IV_OK && r->gpus && read.batch.logits_max > e->logits_max)
             status = iv_fail(err, IV_IO, "step from rank 0: rows of logits: wanted at most %zu, found %zu",

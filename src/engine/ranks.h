@@ -56,4 +56,9 @@ size_t iv_ranks_threads(const iv_ranks *r);   /* of all ranks of this process; a
 /* "peer", "nccl" or "host": between GPUs; "" for one rank or on a CPU. */
 const char *iv_ranks_gpu_transport(const iv_engine *e);
 
+/* The other processes of mpirun read an adapter into a slot, and must find the digest; or free it. Nothing is done
+ * where there are none. After an error of reading all slots are as before. */
+iv_status iv_ranks_load_adapter(iv_engine *e, size_t slot, const char *dir, const uint8_t digest[32], iv_error *err);
+iv_status iv_ranks_free_adapter(iv_engine *e, size_t slot, iv_error *err);
+
 #endif

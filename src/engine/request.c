@@ -1,6 +1,7 @@
 /* request.c: a request is checked and copied into a sequence. */
 #include "base/size.h"
 #include "base/utf8.h"
+#include "engine/adapters.h"
 #include "engine/answer.h"
 #include "engine/queues.h"
 #include "engine/replace.h"
@@ -350,11 +351,14 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
     if (r->id && iv_queues_find(e, r->id))
         return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
     while (!r->id && iv_queues_find(e, e->next_id)) e->next_id++;
+    iv_loaded_adapter *adapter;
+    IV_TRY(iv_adapters_find(e, r->adapter, &adapter, err));
     iv_sequence *s = calloc(1, sizeof *s);
     if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     iv_status status = read_prompt(e, r, s, err);
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     if (status == IV_OK) status = make_room(e, r, s, err);
+    if (status == IV_OK) iv_adapters_use(adapter, s);
     if (status == IV_OK) status = open_reports(e, r, s, err);
     if (status == IV_OK) status = open_mask(e, r, s, err);
     if (status == IV_OK) status = take_given(e, r, s, err);

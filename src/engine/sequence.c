@@ -11,6 +11,7 @@ const char *iv_finish_name(iv_finish finish) {
 
 void iv_sequence_free(iv_sequence *s, iv_kv_pool *kv) {
     uint8_t unused[32];
+    if (s->adapter) s->adapter->users--;
     iv_ids_free(&s->tokens);
     if (s->table.pages) iv_kv_table_close(&s->table, kv);
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);

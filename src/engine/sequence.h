@@ -7,19 +7,33 @@
 #include "engine/draft.h"
 #include "engine/mask.h"
 #include "kv/pages.h"
+#include "model/adapters.h"
 #include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 enum { IV_STOP_BYTES_MAX = 256, IV_SHOW_IDS_MAX = IV_FORM_IDS_MAX };
+
+/* An adapter of the engine (adapters.h). */
+typedef struct iv_loaded_adapter {
+    char *name, *path;
+    iv_adapter *weights;
+    char digest[65], fingerprint[160];
+    uint64_t order; /* of loading */
+    uint32_t slot;  /* from 1 on */
+    uint32_t root;  /* of its prefixes */
+    size_t users;   /* sequences */
+    bool retired;   /* unloaded: freed once it has no users */
+} iv_loaded_adapter;
 
 typedef struct iv_sequence {
     uint64_t id, arrival; /* arrival: the order of submission */
     int32_t priority;
     iv_ids tokens; /* prompt, then generated; capacity is tokens_max from the start */
     size_t prompt_tokens, tokens_max, computed;
-    size_t given;          /* answer tokens that came with the request */
-    float *given_logprobs; /* [given]: what their log-probabilities must be */
-    size_t min_tokens;     /* of the answer, before which nothing ends it */
+    size_t given;               /* answer tokens that came with the request */
+    float *given_logprobs;      /* [given]: what their log-probabilities must be */
+    size_t min_tokens;          /* of the answer, before which nothing ends it */
+    iv_loaded_adapter *adapter; /* NULL: the base alone */
     iv_kv_table table;
     iv_sampling sampling; /* its bias is `bias` */
     iv_logit_bias *bias;

@@ -53,6 +53,13 @@ typedef struct iv_identity_parts {
     char weights[65], configuration[65], tokenizer[65], chat_template[65];
 } iv_identity_parts;
 
+/* A root of the prefix index for each digest of an adapter that was used lately. */
+typedef struct iv_adapter_root {
+    uint8_t digest[32];
+    uint32_t root;
+} iv_adapter_root;
+enum { IV_ADAPTERS_MAX = 1024, IV_ADAPTER_ROOTS = 4096 };
+
 typedef struct iv_ranks iv_ranks;
 typedef struct iv_engine iv_engine;
 
@@ -93,6 +100,14 @@ struct iv_engine {
     char fingerprint[IV_FINGERPRINT_BYTES];
     iv_identity_parts identity;
     uint64_t next_id, next_arrival;
+
+    iv_adapters adapters;       /* [capacity]: weights by slot; no slots where max_loras is 0 */
+    iv_loaded_adapter **loaded; /* [capacity]: by slot, NULL: free; with those that were unloaded and are in use */
+    size_t max_loras;
+    uint64_t adapter_loads;
+    iv_adapter_root *adapter_roots; /* [IV_ADAPTER_ROOTS], a ring: adapter_root_count were made */
+    size_t adapter_root_count;
+    uint32_t *row_adapters; /* [max_num_batched_tokens]: slots of a step's rows */
 
     iv_queue waiting, running;
     iv_queue held;        /* by the caller, or for a slow mask: neither waiting nor running */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/size.h"
+#include "engine/adapters.h"
 #include "engine/answer.h"
 #include "engine/events.h"
 #include "engine/queues.h"
@@ -48,7 +49,8 @@ static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_seque
     size_t idle[2], known = s->tokens.count, scored = s->next_score;
     size_t first = scored < iv_sequence_score_end(s) ? scored - 1 : known - 1;
     if (s->experts) first = iv_size_min(first, s->experts_known); /* a cached token's experts are not known */
-    size_t blocks = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, idle);
+    size_t blocks =
+        iv_kv_match(&e->kv, s->table.root, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, idle);
     return (iv_plan_sequence){.known = known,
                               .computed = blocks * IV_ATTENTION_BLOCK,
                               .blocks = blocks,
@@ -241,15 +243,23 @@ iv_state_span iv_step_state_span(const iv_state_track *t, size_t end) {
     return (iv_state_span){.from = t->slot, .rows = rows, .write_count = count, .writes = t->writes};
 }
 
+/* The slots of an item's rows, from batch row `row` on. False: the base alone. */
+static bool add_adapters(iv_engine *e, const iv_step_item *item, size_t row, size_t rows) {
+    const iv_loaded_adapter *a = item->sequence->adapter;
+    for (size_t i = 0; e->row_adapters && i < rows; i++) e->row_adapters[row + i] = a ? a->slot : 0;
+    return a != NULL;
+}
+
 /* Lays items out as one batch. The rows of logits from which tokens are drawn come first: the slice that has them is
  * the last to be computed, so that they are valid after the step. */
 static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch *b) {
     size_t row = 0, drawn = 0, wanted;
-    bool routes = false;
+    bool routes = false, adapts = false;
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;
         size_t rows = items[i].tokens + items[i].draft;
         routes |= add_routes(e, &items[i], row, rows);
+        adapts |= add_adapters(e, &items[i], row, rows);
         IV_ASSERT(s->computed / IV_ATTENTION_BLOCK >= s->table.shared); /* shared pages are never written */
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
         memcpy(e->ids + row + items[i].tokens, s->draft, items[i].draft * sizeof *e->ids);
@@ -283,6 +293,7 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .logit_count = wanted,
                     .logits = e->logits,
                     .logits_max = e->logits_max,
+                    .adapters = adapts ? e->row_adapters : NULL,
                     .routed = routes ? e->routed : NULL,
                     .take = wanted > drawn ? score_slice : NULL,
                     .context = e,
@@ -365,6 +376,7 @@ static void measure_pace(iv_engine *e, size_t count, double seconds) {
 static iv_status step(iv_engine *e, iv_error *err) {
     double start = iv_now();
     iv_plan plan;
+    IV_TRY(iv_adapters_sweep(e, err));
     iv_queues_drop_cancelled(e);
     iv_queues_collect_masks(e);
     make_plan(e, &plan);

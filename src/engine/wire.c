@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD = 6, SPAN = 6 };
+enum { HEAD = 6, SPAN = 7 };
 
 static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
 
@@ -20,8 +20,13 @@ iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error 
     for (size_t i = 0; i < b->span_count; i++) {
         const iv_attention_span *s = &b->spans[i];
         const iv_state_span *state = b->states ? &b->states[i] : &none;
-        uint64_t span[SPAN] = {s->rows,     (uint64_t)s->position, pages_of((size_t)s->position + s->rows),
-                               state->from, state->write_count,    state->rows};
+        uint64_t span[SPAN] = {s->rows,
+                               (uint64_t)s->position,
+                               pages_of((size_t)s->position + s->rows),
+                               state->from,
+                               state->write_count,
+                               state->rows,
+                               b->adapters ? b->adapters[s->first_row] : 0};
         fits = fits && iv_buf_append(out, span, sizeof span);
     }
     for (size_t i = 0; i < groups * b->span_count; i++) {
@@ -64,7 +69,7 @@ static void *reserve(void *old, size_t count, size_t width, size_t *capacity) {
 }
 
 static iv_status make_room(iv_wire_batch *b, const uint64_t head[HEAD], const iv_wire_limits *l, iv_error *err) {
-    size_t words = l->groups * head[3] + head[0] + head[2];
+    size_t words = l->groups * head[3] + 2 * head[0] + head[2];
     b->spans = reserve(b->spans, l->groups * head[1], sizeof *b->spans, &b->span_capacity);
     b->words = reserve(b->words, words, sizeof *b->words, &b->word_capacity);
     b->states = reserve(b->states, head[1], sizeof *b->states, &b->state_capacity);
@@ -98,6 +103,23 @@ static iv_status read_states(const unsigned char *at, const uint64_t head[HEAD],
         }
     }
     return write == head[5] ? IV_OK : bad(err, "states", write, head[5]);
+}
+
+/* The slots of the rows' adapters; *any: is there one? */
+static iv_status read_adapters(const unsigned char *at, const uint64_t head[HEAD], const iv_wire_limits *l,
+                               uint32_t *rows, bool *any, iv_error *err) {
+    *any = false;
+    for (size_t i = 0; i < head[1]; i++, at += SPAN * sizeof *head) {
+        uint64_t span[SPAN];
+        memcpy(span, at, sizeof span);
+        if (span[6] > l->adapter_count) return bad(err, "adapter", l->adapter_count, span[6]);
+        if (span[6] && !l->adapters[span[6] - 1])
+            return iv_fail(err, IV_FORMAT, "step from rank 0: adapter: wanted a slot in use, found %llu",
+                           (unsigned long long)span[6]);
+        *any |= span[6] != 0;
+        for (size_t k = 0; k < span[0]; k++) *rows++ = (uint32_t)span[6];
+    }
+    return IV_OK;
 }
 
 static iv_status read_spans(const unsigned char *at, const uint64_t head[HEAD], const iv_wire_limits *l,
@@ -135,6 +157,8 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
     memcpy(out->writes, at + head[1] * SPAN * sizeof *head + words * sizeof *out->words, head[5] * sizeof *out->writes);
     IV_TRY(read_spans(at, head, l, out, err));
     IV_TRY(read_states(at, head, l, out, err));
+    bool adapts;
+    IV_TRY(read_adapters(at, head, l, out->words + words, &adapts, err));
     const uint32_t *ids = out->words + pages, *rows = ids + head[0];
     for (size_t i = 0; i < pages; i++)
         if (out->words[i] >= l->pages) return bad(err, "page", l->pages - 1, out->words[i]);
@@ -148,6 +172,7 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
                             .span_count = head[1],
                             .group_spans = head[1],
                             .states = l->slots ? out->states : NULL,
+                            .adapters = adapts ? out->words + words : NULL,
                             .logit_rows = rows,
                             .logit_count = head[2],
                             .logits_max = head[4]};

@@ -2,13 +2,14 @@
  * the same kind of machine.
  *
  *     u64 tokens, spans, logit rows, blocks in all, logit rows of a slice (0: all), states to write in all
- *     per span: u64 rows, position, blocks, slot of its state (2^32 - 1: none), states to write, buffer of rows
- *     u32 page numbers, KV group after KV group, span after span;  i32 ids;  u32 logit rows
- *     per state to write: u32 block, slot */
+ *     per span: u64 rows, position, blocks, slot of its state (2^32 - 1: none), states to write, buffer of rows, slot
+ * of its adapter (0: the base alone) u32 page numbers, KV group after KV group, span after span;  i32 ids;  u32 logit
+ * rows per state to write: u32 block, slot A row's adapter is that of its span. */
 #ifndef IV_ENGINE_WIRE_H
 #define IV_ENGINE_WIRE_H
 
 #include "base/buf.h"
+#include "model/adapters.h"
 #include "model/cpu/cpu_model.h"
 
 /* Replaces the content of out. Omits pages after a span's last position. groups: the KV groups of the batch. */
@@ -18,13 +19,15 @@ iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error 
  * tails. */
 typedef struct iv_wire_limits {
     size_t vocab, tokens, spans, positions, pages, groups, slots, buffers;
+    const iv_adapter *const *adapters; /* [adapter_count]: by slot; a slot that a batch names has one */
+    size_t adapter_count;
 } iv_wire_limits;
 
 /* A batch and its memory, which the next read reuses. The reader sets kv, slots and logits. */
 typedef struct iv_wire_batch {
     iv_batch batch;
     iv_attention_span *spans; /* [group][span] */
-    uint32_t *words;          /* pages, then ids, then logit rows */
+    uint32_t *words;          /* pages, then ids, then logit rows, then slots of adapters */
     iv_state_span *states;
     iv_state_write *writes;
     size_t span_capacity, word_capacity, state_capacity, write_capacity;

@@ -92,8 +92,8 @@ const char *iv_foreign_weights(const char *dir) {
         {"pytorch_model.bin", ", but pytorch_model.bin" PICKLED},
         {"pytorch_model.bin.index.json", ", but pytorch_model.bin.index.json" PICKLED},
         {"adapter_model.safetensors",
-         ", but adapter_model.safetensors: an adapter has to be merged into its base model"},
-        {"adapter_model.bin", ", but adapter_model.bin: an adapter has to be merged into its base model"},
+         ", but adapter_model.safetensors: an adapter is given next to its base model (--lora)"},
+        {"adapter_model.bin", ", but adapter_model.bin: an adapter is given next to its base model (--lora)"},
         {"consolidated.safetensors", ", but consolidated.safetensors" MISTRAL},
     };
     const char *hint = first_of(dir, files, sizeof files / sizeof *files);
@@ -102,7 +102,7 @@ const char *iv_foreign_weights(const char *dir) {
 
 const char *iv_foreign_config(const char *dir) {
     static const foreign files[] = {
-        {"adapter_config.json", " (found adapter_config.json: an adapter has to be merged into its base model)"},
+        {"adapter_config.json", " (found adapter_config.json: an adapter is given next to its base model (--lora))"},
         {"params.json", " (found params.json" MISTRAL ")"},
         {"snapshots", " (found snapshots, as in the hub's cache: the model is a folder in it)"},
     };

@@ -89,7 +89,8 @@ static uint32_t *page_at(iv_kv_table *t, size_t group, size_t block) { return &t
 
 iv_status iv_kv_table_open(iv_kv_table *t, const iv_kv_pool *pool, size_t tokens_max, iv_error *err) {
     size_t entries;
-    *t = (iv_kv_table){.capacity = iv_kv_pages_for(tokens_max), .node = IV_NO_NODE, .state = IV_STATE_NONE};
+    *t = (iv_kv_table){
+        .capacity = iv_kv_pages_for(tokens_max), .root = IV_NO_NODE, .node = IV_NO_NODE, .state = IV_STATE_NONE};
     if (iv_size_mul(t->capacity, pool->groups.count, &entries))
         t->pages = calloc(entries ? entries : 1, sizeof *t->pages);
     return t->pages ? IV_OK : iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for a page table");
@@ -120,13 +121,19 @@ void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool) {
             if (t->count >= t->first[g]) drop(pool, *page_at(t, g, t->count));
     iv_state_release(&t->state, &pool->states, &pool->index);
     iv_prefix_let_go(&pool->index, t->node);
-    *t = (iv_kv_table){.pages = t->pages, .capacity = t->capacity, .node = IV_NO_NODE, .state = IV_STATE_NONE};
+    *t = (iv_kv_table){
+        .pages = t->pages, .capacity = t->capacity, .root = t->root, .node = t->root, .state = IV_STATE_NONE};
+}
+
+void iv_kv_table_use_root(iv_kv_table *t, uint32_t root) {
+    IV_ASSERT(t->count == 0 && iv_prefix_is_root(root));
+    t->root = t->node = root;
 }
 
 void iv_kv_table_close(iv_kv_table *t, iv_kv_pool *pool) {
     iv_kv_table_release(t, pool);
     free(t->pages);
-    *t = (iv_kv_table){.node = IV_NO_NODE, .state = IV_STATE_NONE};
+    *t = (iv_kv_table){.root = IV_NO_NODE, .node = IV_NO_NODE, .state = IV_STATE_NONE};
 }
 
 /* ---- prefixes ------------------------------------------------------------------------------------------ */
@@ -144,11 +151,11 @@ static size_t count_idle(const iv_kv_pool *pool, uint32_t node, size_t blocks) {
 }
 
 /* Walks the prefix's nodes; *last: that of the last block returned. */
-static size_t match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, uint32_t *last) {
+static size_t match(const iv_kv_pool *pool, uint32_t root, const int32_t *tokens, size_t limit, uint32_t *last) {
     const iv_prefix_index *x = &pool->index;
     size_t best = 0, from[IV_KV_GROUPS_MAX] = {0}; /* the first block of those in a row that have a group's page */
-    *last = IV_NO_NODE;
-    uint32_t at = IV_NO_NODE;
+    *last = root;
+    uint32_t at = root;
     for (size_t n = 0; n < limit; n++) {
         at = iv_prefix_find(x, at, tokens + n * IV_ATTENTION_BLOCK);
         if (at == IV_NO_NODE) break;
@@ -162,10 +169,10 @@ static size_t match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit,
     return best;
 }
 
-size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t idle[2]) {
+size_t iv_kv_match(const iv_kv_pool *pool, uint32_t root, const int32_t *tokens, size_t limit, size_t idle[2]) {
     const iv_prefix_index *x = &pool->index;
     uint32_t last;
-    size_t n = match(pool, tokens, limit, &last);
+    size_t n = match(pool, root, tokens, limit, &last);
     idle[IV_PREFIX_PAGE] = count_idle(pool, last, n);
     idle[IV_PREFIX_SLOT] = pool->states.slots && n && x->pages[iv_prefix_page_of(x, last, x->groups)].idle;
     return n;
@@ -173,7 +180,7 @@ size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, 
 
 void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t blocks) {
     IV_ASSERT(t->count == 0 && blocks <= t->capacity);
-    size_t found = match(pool, tokens, blocks, &t->node);
+    size_t found = match(pool, t->root, tokens, blocks, &t->node);
     IV_ASSERT(found == blocks);
     iv_prefix_hold(&pool->index, t->node);
     for (size_t g = 0; g < pool->groups.count; g++)

@@ -49,7 +49,8 @@ typedef struct iv_kv_table {
     size_t count, capacity;           /* blocks */
     uint32_t first[IV_KV_GROUPS_MAX]; /* the first block that a group has */
     size_t shared;                    /* leading blocks that are in the index, read-only */
-    uint32_t node;                    /* the last of them */
+    uint32_t root;                    /* of its prefixes in the index */
+    uint32_t node;                    /* the last of them, or the root */
     iv_state_track state;             /* of layers that have one */
 } iv_kv_table;
 
@@ -61,6 +62,9 @@ iv_status iv_kv_table_grow(iv_kv_table *t, iv_kv_pool *pool, size_t tokens, iv_e
 
 /* No token before position `computed` will be computed again: releases the pages that no later one reads. */
 void iv_kv_table_trim(iv_kv_table *t, iv_kv_pool *pool, size_t computed);
+
+/* Before its first block: another root than that of the base. */
+void iv_kv_table_use_root(iv_kv_table *t, uint32_t root);
 
 /* Releases every page; those of the index stay in it. The table is empty and may grow again. */
 void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool);
@@ -75,9 +79,10 @@ static inline const uint32_t *iv_kv_table_group(const iv_kv_table *t, size_t gro
 
 /* ---- prefixes ---- */
 
-/* The most leading blocks of a sequence, at most `limit`, after which it can continue: the index has all pages that the
- * next token reads, and the state if layers have one. idle[2]: those pages, and slots, that no table holds. */
-size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t idle[2]);
+/* The most leading blocks of a sequence below a root, at most `limit`, after which it can continue: the index has all
+ * pages that the next token reads, and the state if layers have one. idle[2]: those pages, and slots, that no table
+ * holds. */
+size_t iv_kv_match(const iv_kv_pool *pool, uint32_t root, const int32_t *tokens, size_t limit, size_t idle[2]);
 
 /* An empty table takes the pages of the first `blocks` blocks of the sequence, as iv_kv_match returned them. */
 void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t blocks);

@@ -21,7 +21,7 @@ iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, size_t slots, s
     static const iv_prefix_list none = {IV_NO_PAGE, IV_NO_PAGE, 0};
     *x = (iv_prefix_index){.page_count = pages,
                            .slot_count = slots,
-                           .node_count = iv_size_min(nodes, IV_NO_NODE),
+                           .node_count = iv_size_min(nodes, IV_FIRST_ROOT),
                            .groups = groups,
                            .bucket_count = 1,
                            .unused = IV_NO_NODE,
@@ -74,13 +74,13 @@ uint32_t iv_prefix_add(iv_prefix_index *x, uint32_t parent, const int32_t *token
     memcpy(n->tokens, tokens, sizeof n->tokens);
     memset(x->of_node + node * (x->groups + 1), 0xff, (x->groups + 1) * sizeof *x->of_node); /* IV_NO_PAGE */
     *bucket = node;
-    if (parent != IV_NO_NODE) x->nodes[parent].children++;
+    if (!iv_prefix_is_root(parent)) x->nodes[parent].children++;
     return node;
 }
 
 /* Removes a node that nothing needs, and then perhaps its parent. */
 static void remove_unneeded(iv_prefix_index *x, uint32_t node) {
-    while (node != IV_NO_NODE) {
+    while (!iv_prefix_is_root(node)) {
         iv_prefix_node *n = &x->nodes[node];
         uint32_t parent = n->parent;
         if (n->children || n->holders || n->pages) return;
@@ -88,17 +88,17 @@ static void remove_unneeded(iv_prefix_index *x, uint32_t node) {
         while (*at != node) at = &x->nodes[*at].next;
         *at = n->next;
         n->next = x->unused, x->unused = node;
-        if (parent != IV_NO_NODE) x->nodes[parent].children--;
+        if (!iv_prefix_is_root(parent)) x->nodes[parent].children--;
         node = parent;
     }
 }
 
 void iv_prefix_hold(iv_prefix_index *x, uint32_t node) {
-    if (node != IV_NO_NODE) x->nodes[node].holders++;
+    if (!iv_prefix_is_root(node)) x->nodes[node].holders++;
 }
 
 void iv_prefix_let_go(iv_prefix_index *x, uint32_t node) {
-    if (node == IV_NO_NODE) return;
+    if (iv_prefix_is_root(node)) return;
     IV_ASSERT(x->nodes[node].holders > 0);
     x->nodes[node].holders--;
     remove_unneeded(x, node);

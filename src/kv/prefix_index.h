@@ -20,9 +20,14 @@
 
 #define IV_NO_PAGE UINT32_MAX
 #define IV_NO_NODE UINT32_MAX
+#define IV_FIRST_ROOT 0x80000000u /* numbers from here on are no nodes */
+
+/* What the first block of a sequence has for a parent: blocks below different roots are never equal, as their pages
+ * were computed with different weights. IV_NO_NODE is the root of the base. */
+static inline bool iv_prefix_is_root(uint32_t node) { return node >= IV_FIRST_ROOT; }
 
 typedef struct iv_prefix_node {
-    uint32_t parent;                   /* IV_NO_NODE: the first block of a sequence */
+    uint32_t parent;                   /* a root: the first block of a sequence */
     uint32_t next;                     /* in the bucket, or among the unused nodes */
     uint32_t children, holders, pages; /* how many it has; pages: and slots */
     int32_t tokens[IV_ATTENTION_BLOCK];
@@ -73,7 +78,7 @@ static inline uint32_t iv_prefix_page_of(const iv_prefix_index *x, uint32_t node
 }
 static inline bool iv_prefix_has(const iv_prefix_index *x, uint32_t page) { return x->pages[page].node != IV_NO_NODE; }
 
-/* A table holds a node, or no longer; IV_NO_NODE is fine. */
+/* A table holds a node, or no longer; a root is fine. */
 void iv_prefix_hold(iv_prefix_index *x, uint32_t node);
 void iv_prefix_let_go(iv_prefix_index *x, uint32_t node);
 

@@ -30,6 +30,7 @@ typedef struct iv_batch {
     const iv_state_span *states; /* [span_count] */
     unsigned char *slots;
     size_t slots_layer_bytes, tails_at;
+    const uint32_t *adapters; /* [tokens], or NULL: none. A row's slot in the table of adapters; 0: the base alone */
     uint16_t *const *routed; /* [tokens], or NULL: where rank 0 writes a row's experts, [layers][per token] of ascending
                               * ids; NULL: nowhere */
     const uint32_t *logit_rows; /* rows whose logits are computed, ascending */

@@ -28,7 +28,7 @@ static void what_was_found_is_named(void **state) {
     } cases[] = {
         {"pytorch_model.bin", "but pytorch_model.bin: only safetensors are read", iv_foreign_weights},
         {"pytorch_model.bin.index.json", "but pytorch_model.bin.index.json: only", iv_foreign_weights},
-        {"adapter_model.safetensors", "an adapter has to be merged", iv_foreign_weights},
+        {"adapter_model.safetensors", "an adapter is given next to its base", iv_foreign_weights},
         {"consolidated.safetensors", "Mistral's own form", iv_foreign_weights},
         {"adapter_config.json", "found adapter_config.json: an adapter", iv_foreign_config},
         {"params.json", "found params.json, Mistral's own form", iv_foreign_config},

@@ -120,7 +120,7 @@ static void prefixes_with_all_pages_are_found(void **state) {
                 }
             if (all) best = n, needed = count;
         }
-        assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+        assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, tokens, limit, idle), best);
         assert_int_equal(idle[IV_PREFIX_PAGE], needed);
         iv_kv_attach(&t, &pool, tokens, best);
         assert_int_equal(iv_kv_exclusive_pages(&t, &pool), needed);

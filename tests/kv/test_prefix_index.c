@@ -67,10 +67,10 @@ static void the_index_agrees_with_a_scan(void **state) {
                 if (same > best) best = same;
             }
             if (best > limit) best = limit;
-            assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+            assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, tokens, limit, idle), best);
             assert_int_equal(idle[IV_PREFIX_PAGE], best);
             iv_kv_attach(&table, &pool, tokens, best);
-            assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+            assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, tokens, limit, idle), best);
             assert_int_equal(idle[IV_PREFIX_PAGE], 0); /* the table holds them now */
             iv_kv_attach(&second, &pool, tokens, best);
             assert_int_equal(iv_kv_exclusive_pages(&table, &pool), 0);
@@ -139,16 +139,16 @@ static void the_longest_idle_goes_first(void **state) {
     iv_kv_attach(&t, &pool, first, 1); /* the first text's beginning is used again: only that */
     iv_kv_table_release(&t, &pool);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 2 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1);
-    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 3);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, first, 3, idle), 1);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, second, 3, idle), 3);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 4 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1);
-    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 1);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, first, 3, idle), 1);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, second, 3, idle), 1);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 5 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1); /* used again after the second */
-    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 0);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, first, 3, idle), 1); /* used again after the second */
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, second, 3, idle), 0);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 6 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 0);
+    assert_int_equal(iv_kv_match(&pool, IV_NO_NODE, first, 3, idle), 0);
     iv_kv_table_close(&t, &pool);
     iv_kv_pool_close(&pool);
 }

@@ -29,7 +29,7 @@ static unsigned found(const iv_kv_pool *pool, const int32_t *tokens) {
     unsigned bits = 0;
     size_t idle[2];
     for (size_t limit = 1; limit <= BLOCKS; limit++)
-        if (iv_kv_match(pool, tokens, limit, idle) == limit) bits |= 1u << limit;
+        if (iv_kv_match(pool, IV_NO_NODE, tokens, limit, idle) == limit) bits |= 1u << limit;
     return bits;
 }
 

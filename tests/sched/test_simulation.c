@@ -198,7 +198,7 @@ static iv_plan_sequence look(world *w, request *q) {
         size_t first =
             q->next_prompt_logprob < q->prompt - 1 && w->bug != SKIP_SCORES ? q->next_prompt_logprob : q->known - 1;
         size_t idle[2];
-        s.blocks = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, idle);
+        s.blocks = iv_kv_match(&w->pool, IV_NO_NODE, w->tokens[q->family], w->caching ? first / PAGE : 0, idle);
         s.exclusive_pages = idle[IV_PREFIX_PAGE], s.exclusive_slots = idle[IV_PREFIX_SLOT];
         s.computed = s.blocks * PAGE;
     }

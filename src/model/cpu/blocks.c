@@ -6,7 +6,7 @@
 #include "model/cpu/latent.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
-#include "model/cpu/tp_gather.h"
+#include "model/cpu/product.h"
 #include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 #include "numerics/floats.h"
@@ -33,18 +33,6 @@ static size_t dim_of(const iv_model *m, const iv_layer *l) {
     return (size_t)(l->config->wide ? m->config.wide_head_dim : m->config.head_dim);
 }
 
-static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias, float *out,
-                   size_t out_stride) {
-    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
-                                                              .type = s->model->gemm_type,
-                                                              .x = x,
-                                                              .x_stride = w->k,
-                                                              .rows = rows,
-                                                              .bias = bias,
-                                                              .out = out,
-                                                              .out_stride = out_stride});
-}
-
 /* ---- embedding and norms --------------------------------------------------------------------------------- */
 
 static void embed_row(void *context, size_t row, size_t worker) {
@@ -52,14 +40,21 @@ static void embed_row(void *context, size_t row, size_t worker) {
     iv_cpu_model *s = context;
     size_t hidden = (size_t)s->model->config.hidden_size;
     iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * hidden);
-    float scale = s->model->scales.embedding;
-    if (scale != 1.0f) s->compute.kernels->scale(s->x + row * hidden, hidden, scale);
+}
+
+static void scale_embedded_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_model *s = context;
+    size_t hidden = (size_t)s->model->config.hidden_size;
+    s->compute.kernels->scale(s->x + row * hidden, hidden, s->model->scales.embedding);
 }
 
 static iv_status embed(iv_backend *b, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     iv_pool_run(s->compute.pool, s->batch->tokens, embed_row, s);
+    if (iv_cpu_adapts_embedding(s)) iv_cpu_adapt_embedding(s);
+    if (s->model->scales.embedding != 1.0f) iv_pool_run(s->compute.pool, s->batch->tokens, scale_embedded_row, s);
     return IV_OK;
 }
 
@@ -136,7 +131,17 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
-    if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide, iv_cpu_mixer_row(s->model, l));
+    if (l->qkv.n)
+        iv_cpu_product(s, iv_site(s->model, l, IV_SITE_QKV, 0),
+                       &(iv_linear_args){.weight = &l->qkv,
+                                         .type = s->model->gemm_type,
+                                         .x = s->normed,
+                                         .x_stride = l->qkv.k,
+                                         .rows = s->batch->tokens,
+                                         .bias = l->qkv_bias,
+                                         .out = s->wide,
+                                         .out_stride = iv_cpu_mixer_row(s->model, l)},
+                       (iv_product_rows){0});
     return IV_OK;
 }
 
@@ -281,18 +286,18 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
     iv_tp_mixer_columns(&m->tp, &m->config, m->rank, layer, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
-    IV_TRY(
-        iv_row_parallel(s,
-                        &(iv_row_parallel_args){.cuts = attends ? iv_tp_out(&m->tp, l->config->wide) : &m->tp.mixer_out,
-                                                .nodes = l->out,
-                                                .bias = l->out_bias,
-                                                .x = s->attended,
-                                                .x_stride = n,
-                                                .x_first = first,
-                                                .rows = s->batch->tokens,
-                                                .least = &bad,
-                                                .out = y},
-                        err));
+    IV_TRY(iv_cpu_row_product(
+        s, iv_site(m, l, IV_SITE_OUT, 0),
+        &(iv_row_parallel_args){.cuts = attends ? iv_tp_out(&m->tp, l->config->wide) : &m->tp.mixer_out,
+                                .nodes = l->out,
+                                .bias = l->out_bias,
+                                .x = s->attended,
+                                .x_stride = n,
+                                .x_first = first,
+                                .rows = s->batch->tokens,
+                                .least = &bad,
+                                .out = y},
+        err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
@@ -368,7 +373,15 @@ static iv_status head(iv_backend *b, iv_error *err) {
         if (m->tp.ranks > 1)
             IV_TRY(iv_tp_gather_logits(s, first, n, batch->logits, err));
         else
-            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits, m->head.n);
+            iv_cpu_product(s, iv_site_head(m),
+                           &(iv_linear_args){.weight = &m->head,
+                                             .type = m->gemm_type,
+                                             .x = (char *)s->normed + first * hidden * width,
+                                             .x_stride = hidden,
+                                             .rows = n,
+                                             .out = batch->logits,
+                                             .out_stride = m->head.n},
+                           (iv_product_rows){batch->logit_rows + first, 1});
         if (m->rank == 0 && iv_shapes_logits(&m->scales))
             iv_pool_run(s->compute.pool, n, shape_row, &(logit_rows){s, batch->logits});
         if (batch->take && m->rank == 0) batch->take(batch->context, first, n);

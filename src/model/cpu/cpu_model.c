@@ -4,7 +4,7 @@
 #include "device/memory.h"
 #include "kernels/head_products.h"
 #include "kernels/linear.h"
-#include "model/cpu/tp_gather.h"
+#include "model/cpu/product.h"
 #include "model/decoder.h"
 
 #include <stdlib.h>
@@ -125,6 +125,7 @@ iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_ari
 
 void iv_cpu_model_close(iv_cpu_model *s) {
     if (!s) return;
+    iv_cpu_adapted_free(s->adapted);
     iv_memory_free(s->data, s->data_bytes);
     free(s);
 }
@@ -137,6 +138,7 @@ iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *b, iv_error *err
     for (size_t i = 0; i < b->span_count; i++)
         IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= m->rope_positions);
     s->batch = b;
+    iv_cpu_note_adapters(s);
     atomic_store(&s->bad_span, SIZE_MAX);
     return iv_decoder_forward(m, &s->backend, err);
 }

@@ -55,6 +55,7 @@ typedef struct iv_cpu_model {
     unsigned char *parts[2];
     size_t part_bytes;
     int part;
+    struct iv_cpu_adapted *adapted; /* memory for rows with adapters (product.h); NULL: none may come */
     /* The step. */
     const iv_batch *batch;
     iv_tape *tape;                  /* of a pass that will run backward; else NULL */
@@ -96,6 +97,8 @@ static inline size_t iv_cpu_mixer_row(const iv_model *m, const iv_layer *l) {
 /* The op of layers with a state (recurrent.c). Without slots in the batch its spans are a learner's: whole sequences.
  */
 iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
+
+void iv_cpu_adapted_free(struct iv_cpu_adapted *m); /* NULL is fine */
 
 /* From n products of the head to logits (8.2), in place. */
 void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);

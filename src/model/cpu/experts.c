@@ -1,10 +1,9 @@
 /* experts.c: routes every row, runs each chosen expert once over its rows, and adds each row's terms in the tree over
  * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
-#include "kernels/linear.h"
+#include "model/cpu/product.h"
 #include "model/cpu/norms.h"
 #include "model/cpu/mlp.h"
-#include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
@@ -203,24 +202,29 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
         }
     if (j->rows == 0) return;
     const iv_mlp *w = j->expert;
-    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up,
-                                                              .type = m->gemm_type,
-                                                              .x = s->gathered,
-                                                              .x_stride = w->gate_up.k,
-                                                              .rows = j->rows,
-                                                              .bias = w->gate_up_bias,
-                                                              .out = s->wide,
-                                                              .out_stride = w->gate_up.n});
+    iv_product_rows rows = {s->expert_rows, 2};
+    iv_cpu_product(s, iv_site(m, j->layer, IV_SITE_UP, (size_t)expert),
+                   &(iv_linear_args){.weight = &w->gate_up,
+                                     .type = m->gemm_type,
+                                     .x = s->gathered,
+                                     .x_stride = w->gate_up.k,
+                                     .rows = j->rows,
+                                     .bias = w->gate_up_bias,
+                                     .out = s->wide,
+                                     .out_stride = w->gate_up.n},
+                   rows);
     iv_pool_run(s->compute.pool, j->rows, activate_row, j);
     if (iv_cpu_ends_at_act(s, j->layer)) return;
-    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
-                                                              .type = m->gemm_type,
-                                                              .x = s->act,
-                                                              .x_stride = w->down->k,
-                                                              .rows = j->rows,
-                                                              .bias = w->down_bias,
-                                                              .out = s->wide,
-                                                              .out_stride = w->down->n});
+    iv_cpu_product(s, iv_site(m, j->layer, IV_SITE_DOWN, (size_t)expert),
+                   &(iv_linear_args){.weight = w->down,
+                                     .type = m->gemm_type,
+                                     .x = s->act,
+                                     .x_stride = w->down->k,
+                                     .rows = j->rows,
+                                     .bias = w->down_bias,
+                                     .out = s->wide,
+                                     .out_stride = w->down->n},
+                   rows);
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
@@ -246,14 +250,16 @@ static void route(iv_cpu_model *s, const iv_layer *layer, size_t tokens) {
              .layer = layer,
              .router = iv_config_router(&s->model->config),
              .scales_inputs = s->model->config.router_scales_inputs};
-    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
-                                                              .type = s->model->gemm_type,
-                                                              .x = s->normed,
-                                                              .x_stride = layer->router.k,
-                                                              .rows = tokens,
-                                                              .bias = layer->router_bias,
-                                                              .out = s->router_logits,
-                                                              .out_stride = layer->router.n});
+    iv_cpu_product(s, iv_site(s->model, layer, IV_SITE_ROUTER, 0),
+                   &(iv_linear_args){.weight = &layer->router,
+                                     .type = s->model->gemm_type,
+                                     .x = s->normed,
+                                     .x_stride = layer->router.k,
+                                     .rows = tokens,
+                                     .bias = layer->router_bias,
+                                     .out = s->router_logits,
+                                     .out_stride = layer->router.n},
+                   (iv_product_rows){0});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
     if (s->tape) keep_routing(&j, tokens);
     if (s->batch && s->batch->routed && s->model->rank == 0) report_routing(s, layer, tokens);

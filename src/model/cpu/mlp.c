@@ -1,7 +1,6 @@
 /* mlp.c: gate and up, activation, down. */
 #include "model/cpu/mlp.h"
-#include "kernels/linear.h"
-#include "model/cpu/tp_gather.h"
+#include "model/cpu/product.h"
 #include "numerics/router.h"
 
 typedef struct job {
@@ -14,6 +13,8 @@ iv_mlp_part iv_cpu_dense_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_tape_layer *t = s->tape ? s->tape->now : NULL;
     return (iv_mlp_part){.w = l->experts,
                          .cuts = &s->model->tp.down,
+                         .up_site = iv_site(s->model, l, IV_SITE_UP, 0),
+                         .down_site = iv_site(s->model, l, IV_SITE_DOWN, 0),
                          .activation = iv_layer_activation(l, l->experts),
                          .gate = t ? t->gate : NULL,
                          .up = t ? t->up : NULL,
@@ -25,6 +26,8 @@ iv_mlp_part iv_cpu_shared_part(iv_cpu_model *s, const iv_layer *l) {
     const iv_model_config *c = &s->model->config;
     return (iv_mlp_part){.w = &l->shared,
                          .cuts = &s->model->tp.shared,
+                         .up_site = iv_site(s->model, l, IV_SITE_SHARED_UP, 0),
+                         .down_site = iv_site(s->model, l, IV_SITE_SHARED_DOWN, 0),
                          .activation = iv_layer_activation(l, &l->shared),
                          .gate = t ? t->shared_gate : NULL,
                          .up = t ? t->shared_up : NULL,
@@ -63,27 +66,29 @@ void iv_cpu_mlp_act(iv_cpu_model *s, const iv_mlp_part *p) {
     const iv_matrix *w = &p->w->gate_up;
     job j = {.s = s, .p = p, .n = p->cuts->of[s->model->rank].k};
     if (j.n == 0) return;
-    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
-                                                              .type = s->model->gemm_type,
-                                                              .x = s->normed,
-                                                              .x_stride = w->k,
-                                                              .rows = s->batch->tokens,
-                                                              .bias = p->w->gate_up_bias,
-                                                              .out = s->wide,
-                                                              .out_stride = w->n});
+    iv_cpu_product(s, p->up_site,
+                   &(iv_linear_args){.weight = w,
+                                     .type = s->model->gemm_type,
+                                     .x = s->normed,
+                                     .x_stride = w->k,
+                                     .rows = s->batch->tokens,
+                                     .bias = p->w->gate_up_bias,
+                                     .out = s->wide,
+                                     .out_stride = w->n},
+                   (iv_product_rows){0});
     iv_pool_run(s->compute.pool, s->batch->tokens, act_row, &j);
 }
 
 iv_status iv_cpu_mlp_down(iv_cpu_model *s, const iv_mlp_part *p, float *out, iv_error *err) {
     const iv_row_cut *cut = &p->cuts->of[s->model->rank];
-    return iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = p->cuts,
-                                                   .nodes = p->w->down,
-                                                   .bias = p->w->down_bias,
-                                                   .x = p->act,
-                                                   .x_stride = cut->k,
-                                                   .x_first = cut->first,
-                                                   .rows = s->batch->tokens,
-                                                   .out = out},
-                           err);
+    return iv_cpu_row_product(s, p->down_site,
+                              &(iv_row_parallel_args){.cuts = p->cuts,
+                                                      .nodes = p->w->down,
+                                                      .bias = p->w->down_bias,
+                                                      .x = p->act,
+                                                      .x_stride = cut->k,
+                                                      .x_first = cut->first,
+                                                      .rows = s->batch->tokens,
+                                                      .out = out},
+                              err);
 }

@@ -9,7 +9,8 @@ typedef struct iv_mlp_part {
     const iv_mlp *w;
     const iv_row_cuts *cuts; /* of down's inputs */
     iv_activation activation;
-    void *gate, *up; /* of the tape, or NULL */
+    size_t up_site, down_site; /* of adapters */
+    void *gate, *up;           /* of the tape, or NULL */
     void *act;
     const float *scales; /* NULL, or logits whose sigmoids scale the rows of act, `scales_apart` floats apart */
     size_t scales_apart;

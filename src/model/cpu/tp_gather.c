@@ -3,10 +3,11 @@
 #include "base/size.h"
 #include "kernels/tree_allreduce.h"
 #include "kernels/linear.h"
+#include "model/cpu/product.h"
 
 #include <string.h>
 
-enum { HEADER_BYTES = 64, LOGIT_FLOATS = 256 * 1024 };
+enum { HEADER_BYTES = IV_TP_HEADER_BYTES, LOGIT_FLOATS = 256 * 1024 };
 
 typedef struct header {
     uint64_t least;
@@ -139,15 +140,15 @@ iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float 
         size_t n = iv_size_min(step, rows - at), floats[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
         const void *blocks[IV_RANKS_MAX];
         unsigned char *mine = s->parts[s->part];
-        s->compute.kernels->linear(
-            &s->compute,
-            &(iv_linear_args){.weight = &m->head,
-                              .type = m->gemm_type,
-                              .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->gemm_type),
-                              .x_stride = hidden,
-                              .rows = n,
-                              .out = iv_tp_gather_buffer(s),
-                              .out_stride = m->head.n});
+        iv_cpu_product(s, iv_site_head(m),
+                       &(iv_linear_args){.weight = &m->head,
+                                         .type = m->gemm_type,
+                                         .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->gemm_type),
+                                         .x_stride = hidden,
+                                         .rows = n,
+                                         .out = iv_tp_gather_buffer(s),
+                                         .out_stride = m->head.n},
+                       (iv_product_rows){s->batch->logit_rows + first + at, 1});
         for (size_t r = 0; r < m->tp.ranks; r++) floats[r] = n * m->tp.shard[r].vocab;
         sizes(s, floats, bytes);
         s->part = 1 - s->part;

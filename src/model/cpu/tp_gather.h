@@ -7,6 +7,8 @@
 
 #include "model/cpu/cpu_model.h"
 
+enum { IV_TP_HEADER_BYTES = 64 }; /* of a block */
+
 /* Bytes of one block of this rank; s->model and s->tokens_max are set. False if the size overflows. */
 bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes);
 

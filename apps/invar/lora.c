@@ -1,0 +1,84 @@
+/* lora.c: names and directories of adapters. */
+#include "lora.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *flag_of(const cli_args *args) {
+    static const char *const names[] = {"lora", "lora-modules"};
+    for (size_t i = 0; i < 2; i++)
+        if (cli_flag_find(args->syntax, names[i])) return names[i];
+    return NULL;
+}
+
+static int bad(const char *flag, const char *text, iv_error *err) {
+    char shown[CLI_SHOWN_BYTES];
+    return cli_fail(err, CLI_USAGE, "--%s: wanted NAME=DIR or DIR, found '%s'", flag, cli_shown(text, shown));
+}
+
+static int of_json(const char *flag, const char *text, cli_lora *out, iv_error *err) {
+    json_t *root = json_loads(text, 0, NULL);
+    const char *name = json_string_value(json_object_get(root, "name")),
+               *path = json_string_value(json_object_get(root, "path"));
+    int code = name && *name && path && *path && strlen(name) < sizeof out->name ? CLI_OK : bad(flag, text, err);
+    if (code == CLI_OK) {
+        strcpy(out->name, name);
+        out->path = strdup(path);
+        if (!out->path) code = cli_fail(err, CLI_FAILED, "out of memory");
+    }
+    json_decref(root);
+    return code;
+}
+
+static int parse(const char *flag, const char *text, cli_lora *out, iv_error *err) {
+    if (*text == '{') return of_json(flag, text, out, err);
+    size_t n = strcspn(text, "=/"), end;
+    const char *from = text;
+    out->path = text;
+    if (text[n] == '=') {
+        out->path = text + n + 1;
+    } else {
+        for (end = strlen(text); end > 1 && text[end - 1] == '/';) end--;
+        for (n = 0; n < end && text[end - n - 1] != '/';) n++;
+        from = text + end - n;
+    }
+    if (n == 0 || n >= sizeof out->name || !*out->path) return bad(flag, text, err);
+    memcpy(out->name, from, n), out->name[n] = 0;
+    return CLI_OK;
+}
+
+bool cli_lora_nth(const cli_args *args, size_t n, cli_lora *out, int *code, iv_error *err) {
+    const char *flag = flag_of(args);
+    const cli_value *value = flag ? cli_nth(args, flag, n) : NULL;
+    *code = CLI_OK;
+    if (!value) return false;
+    *code = parse(flag, value->text, out, err);
+    return *code == CLI_OK;
+}
+
+void cli_lora_options(const cli_args *args, iv_engine_options *o) {
+    const char *flag = flag_of(args);
+    size_t count = 0;
+    if (!flag) return;
+    while (cli_nth(args, flag, count)) count++;
+    if (cli_flag_find(args->syntax, "enable-lora") && cli_has(args, "enable-lora") && !count) count = 1;
+    if (cli_flag_find(args->syntax, "max-loras") && cli_has(args, "max-loras"))
+        count = cli_count(args, "max-loras", count);
+    o->max_loras = count;
+    o->max_lora_rank = cli_count(args, "max-lora-rank", o->max_lora_rank);
+}
+
+int cli_lora_load(const cli_args *args, iv_engine *engine, const char **name, iv_error *err) {
+    static char only[CLI_LORA_NAME_BYTES];
+    const char *flag = flag_of(args);
+    cli_lora lora;
+    int code = CLI_OK;
+    *name = NULL;
+    for (size_t i = 0; code == CLI_OK && cli_lora_nth(args, i, &lora, &code, err); i++) {
+        if (iv_engine_load_adapter(engine, lora.name, lora.path, err) != IV_OK) return CLI_FAILED;
+        if (strcmp(flag, "lora") == 0) strcpy(only, lora.name), *name = only;
+    }
+    return code;
+}

@@ -1,0 +1,25 @@
+/* lora.h: flags about adapters of low rank. */
+#ifndef INVAR_CLI_LORA_H
+#define INVAR_CLI_LORA_H
+
+#include "flags.h"
+
+enum { CLI_LORA_NAME_BYTES = 256, CLI_LORAS_MAX = 64 };
+
+/* One adapter of the command line: NAME=DIR, DIR (its name is DIR's last part), or an object as vLLM has it:
+ * {"name": NAME, "path": DIR}. */
+typedef struct cli_lora {
+    char name[CLI_LORA_NAME_BYTES];
+    const char *path; /* in a buffer that lives as long as the program */
+} cli_lora;
+
+/* The n-th one; false after the last. A value that cannot be read is CLI_USAGE in *code. */
+bool cli_lora_nth(const cli_args *args, size_t n, cli_lora *out, int *code, iv_error *err);
+
+/* max_loras and max_lora_rank. */
+void cli_lora_options(const cli_args *args, iv_engine_options *o);
+
+/* Loads them all. Where a command has one --lora, *name is its name, else NULL; it lives as long as the program. */
+int cli_lora_load(const cli_args *args, iv_engine *engine, const char **name, iv_error *err);
+
+#endif

@@ -1,0 +1,27 @@
+/* adapters.h: the adapters that an engine has loaded. Each has a slot until it was unloaded and its last sequence
+ * ended. Between two steps only. */
+#ifndef IV_ENGINE_ADAPTERS_H
+#define IV_ENGINE_ADAPTERS_H
+
+#include "engine/state.h"
+
+/* Room for o->max_loras; before the model's forward passes are opened. Checks both options. */
+iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
+void iv_adapters_close(iv_engine *e); /* after the sequences */
+
+/* By iv_request.adapter; *out is NULL for the base alone. IV_NOT_FOUND lists the names. */
+iv_status iv_adapters_find(const iv_engine *e, const char *name, iv_loaded_adapter **out, iv_error *err);
+
+/* The sequence uses it, also for its prefixes; once, before its first step. NULL is fine. */
+void iv_adapters_use(iv_loaded_adapter *a, iv_sequence *s);
+
+/* Frees those that are unloaded and have no users. */
+iv_status iv_adapters_sweep(iv_engine *e, iv_error *err);
+
+/* Reads and checks a directory for this process's ranks. */
+iv_status iv_adapters_read(const iv_engine *e, const char *dir, iv_adapter **out, iv_error *err);
+
+/* "FINGERPRINT+lora-" and the first 16 digits of a digest. */
+void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[160]);
+
+#endif
