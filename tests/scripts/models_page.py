@@ -15,7 +15,7 @@ ROWS = {
     "arcee": ("AFM 4.5B", "-", "-", ""),
     "cohere2": ("Command R7B, Command A", "-", "-", ""),
     "cwm": ("CWM 32B", "-", THINK, ""),
-    "deepseek_v3": ("DeepSeek V3, V3.1, R1", "deepseek_v3; V3.1: deepseek_v31", "deepseek_r1; V3.1: deepseek_v3", "training; the MTP layer is passed over"),
+    "deepseek_v3": ("DeepSeek V3, V3.1, R1", "deepseek_v3; V3.1: deepseek_v31", "deepseek_r1; V3.1: deepseek_v3", "the MTP layer is passed over"),
     "ernie4_5": ("ERNIE 4.5 0.3B", "ernie45", "ernie45", ""),
     "exaone4": ("EXAONE 4.0 1.2B, 32B", "hermes", THINK, ""),
     "gemma2": ("Gemma 2 2B, 9B, 27B", "-", "-", ""),
@@ -25,15 +25,15 @@ ROWS = {
     "gemma4_text": ("Gemma 4, text alone", "-", "-", ""),
     "glm": ("GLM-4 9B, GLM-Edge", "-", "-", ""),
     "glm4": ("GLM-4 0414 9B, 32B, GLM-Z1", "-", THINK, ""),
-    "glm4_moe_lite": ("GLM-4.7-Flash", "glm47", "glm45", "training; the MTP layer is passed over"),
+    "glm4_moe_lite": ("GLM-4.7-Flash", "glm47", "glm45", "the MTP layer is passed over"),
     "glm4_moe": ("GLM-4.5, 4.5-Air, 4.6, 4.7", "glm45", "glm45", "the MTP layer is passed over"),
     "gpt_oss": ("gpt-oss 20B, 120B", "openai", "openai_gptoss", "browser and python as recipients"),
     "granite": ("Granite 3.0 to 3.3 2B, 8B", "granite", "granite; 3.3: ernie45", ""),
     "helium": ("Helium 1 2B", "-", "-", ""),
     "hunyuan_v1_dense": ("Hunyuan 0.5B, 1.8B, 4B, 7B", "hunyuan_a13b", "hunyuan_a13b", ""),
     "internvl": ("InternVL 3", "-", "-", "images"),
-    "kimi_k2": ("Kimi K2 (with a tokenizer.json)", "kimi_k2", "kimi_k2", "training"),
-    "kimi_k25": ("Kimi K2.5 (with a tokenizer.json)", "kimi_k2", "kimi_k2", "images, training"),
+    "kimi_k2": ("Kimi K2 (with a tokenizer.json)", "kimi_k2", "kimi_k2", ""),
+    "kimi_k25": ("Kimi K2.5 (with a tokenizer.json)", "kimi_k2", "kimi_k2", "images"),
     "lfm2": ("LFM2 350M, 700M, 1.2B, 2.6B", "-", "-", "training"),
     "lfm2_moe": ("LFM2 8B-A1B", "-", "-", "training"),
     "llama": ("Llama 2 to 3.3, SmolLM2, R1-Distill-Llama", "llama3_json", "-; R1: deepseek_r1", ""),
@@ -131,9 +131,9 @@ def facts(root):
     table = (root / "src/format/config_families.c").read_text().split("static const iv_family_facts families[] = {")[1].split("\n};")[0]
     types = {name for name in re.findall(r'^    \{"(\w+)",', table, re.M)}
     types |= {wrapper for wrapper, _ in texts}
-    # Layers with a state, latent attention: their checkpoints have gradients, which no learner computes yet.
+    # Layers with a state: their checkpoints have gradients, which no learner computes yet.
     rows = re.split(r'^    \{"(\w+)",', table, flags=re.M)
-    refused = {name for name, row in zip(rows[1::2], rows[2::2]) if re.search(r"\.(linear|short_conv|latent) = true", row)}
+    refused = {name for name, row in zip(rows[1::2], rows[2::2]) if re.search(r"\.(linear|short_conv) = true", row)}
     refused |= {wrapper for wrapper, text in texts if text in refused}
     out = {name: {"tried": [], "gpu": [], "learner": []} for name in types}
     for folder in sorted((tests / "data/families").iterdir()):
