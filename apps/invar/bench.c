@@ -5,6 +5,7 @@
 #include "answer.h"
 #include "base/clock.h"
 #include "base/json_out.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "stats.h"
@@ -28,6 +29,7 @@ typedef struct load { /* one run: `requests` concurrent requests that differ onl
     size_t requests, prompt, decode;
     int32_t *ids;          /* [prompt] */
     uint64_t *request_ids; /* [requests] */
+    const char *adapter;   /* or NULL */
 } load;
 
 static int submit_all(iv_engine *engine, size_t run, load *l, iv_error *err) {
@@ -38,6 +40,7 @@ static int submit_all(iv_engine *engine, size_t run, load *l, iv_error *err) {
         for (size_t t = 0; t < l->prompt; t++) l->ids[t] = (int32_t)(cli_random(&state) % info.vocab_size);
         iv_request r;
         iv_request_init(engine, &r);
+        r.adapter = l->adapter;
         r.ids = l->ids;
         r.id_count = l->prompt;
         r.max_tokens = l->decode;
@@ -108,6 +111,7 @@ typedef struct rates {
 static void write_json(const cli_args *args, const iv_engine *engine, const load *l, const rates *r, FILE *out) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
+    cli_lora_fingerprint(engine, cli_lora_name(args), &info);
     iv_json_out json = {.spaced = true, .file = out};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", args->operands[0]);
@@ -141,6 +145,7 @@ static void write_json(const cli_args *args, const iv_engine *engine, const load
 static void write_text(const cli_args *args, const iv_engine *engine, const load *l, const rates *r, FILE *out) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
+    cli_lora_fingerprint(engine, cli_lora_name(args), &info);
     char weights[24];
     fprintf(out, "%s: %s of %s weights, %s, ", args->operands[0], cli_human_bytes((double)info.weight_bytes, weights),
             info.dtype, info.arithmetic);
@@ -173,7 +178,8 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
 int cli_bench(const cli_args *args, iv_error *err) {
     load l = {.requests = cli_count(args, "concurrency", 1),
               .prompt = cli_count(args, "prompt-tokens", 512),
-              .decode = cli_count(args, "decode-tokens", 64)};
+              .decode = cli_count(args, "decode-tokens", 64),
+              .adapter = cli_lora_name(args)};
     size_t repeat = cli_count(args, "repeat", 3);
     iv_engine *engine = NULL;
     int code = cli_engine_open_for(args, l.requests, l.prompt + l.decode, &engine, err);

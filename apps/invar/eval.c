@@ -3,6 +3,7 @@
 #include "answer.h"
 #include "base/clock.h"
 #include "commands.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "sampling.h"
@@ -109,6 +110,7 @@ static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     cli_buffer buffer;
     char hash[20];
     iv_engine_get_info(engine, &info);
+    cli_lora_fingerprint(engine, cli_lora_name(e->args), &info);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)e->dataset.hash);
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     iv_json_out json = {.spaced = true, .file = buffer.file};
@@ -268,7 +270,8 @@ static int open_engine(const eval *e, size_t config, iv_engine **out, iv_error *
                         "%s: the longest prompt, that of problem '%.60s', has %zu tokens, the model has %zu positions",
                         e->args->operands[0], e->longest_of->id, e->longest, most);
     if (!o.max_model_len) o.max_model_len = wanted < most ? wanted : most;
-    return cli_engine_open_with(&o, e->args->operands[0], out, err);
+    int code = cli_engine_open_with(&o, e->args->operands[0], out, err);
+    return code == CLI_OK ? cli_lora_load(e->args, *out, err) : code;
 }
 
 static int run_config(eval *e, iv_engine *engine, iv_error *err) {

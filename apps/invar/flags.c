@@ -203,6 +203,9 @@ int cli_add_value(cli_args *args, const cli_value *value, iv_error *err) {
     return CLI_OK;
 }
 
+/* A further value of a flag of several words: NAME=DIR, or an object. */
+static bool is_further(const char *word) { return *word != '-' && (*word == '{' || strchr(word, '=')); }
+
 /* One flag and its value; *used is the number of words consumed. */
 static int take_flag(cli_args *args, int left, char *const *words, int *used, iv_error *err) {
     const char *word = words[0], *text = NULL;
@@ -231,7 +234,12 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
         int code = cli_parse_value(flag, text, &value, err);
         if (code != CLI_OK) return code;
     }
-    return cli_add_value(args, &value, err);
+    int code = cli_add_value(args, &value, err);
+    for (; code == CLI_OK && flag->words && *used < left && is_further(words[*used]); ++*used) {
+        code = cli_parse_value(flag, words[*used], &value, err);
+        if (code == CLI_OK) code = cli_add_value(args, &value, err);
+    }
+    return code;
 }
 
 static int take_operand(cli_args *args, const char *word, iv_error *err) {

@@ -43,6 +43,7 @@ typedef struct cli_flag {
     const char *choices; /* separated by spaces */
     const char *unset;   /* the default, for help; NULL for a switch */
     const char *help;    /* one line */
+    bool words;          /* TEXT: more words with a = in them may follow its value, each of them a further value */
     size_t most;         /* how often it may be given; 0 means once */
     uint64_t least, greatest;
     double low, high;

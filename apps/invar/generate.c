@@ -2,6 +2,7 @@
 #include "answer.h"
 #include "commands.h"
 #include "input.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "sampling.h"
@@ -317,6 +318,7 @@ static int finish_output(const cli_args *args, const cli_answer *a, const cli_sa
                          const view *v, iv_error *err) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
+    cli_lora_fingerprint(engine, cli_lora_name(args), &info);
     const char *receipt = cli_text(args, "receipt", NULL);
     int code = receipt ? write_receipt(receipt, a, err) : CLI_OK;
     if (code == CLI_OK && !v->stream)

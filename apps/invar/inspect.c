@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "input.h"
 #include "base/json_out.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"
@@ -189,19 +190,22 @@ int cli_inspect(const cli_args *args, iv_error *err) {
 
 /* ---- logits -------------------------------------------------------------------------------------------- */
 
-static int write_text_logits(const char *text, iv_engine *engine, const char *path, iv_error *err) {
+static int write_text_logits(const cli_args *args, const char *text, iv_engine *engine, const char *path,
+                             iv_error *err) {
     iv_ids ids = {0};
     iv_status status = iv_tokenize(iv_engine_text_model(engine), text, strlen(text), true, &ids, err);
-    if (status == IV_OK) status = iv_engine_write_logits_with(engine, cli_adapter(), ids.data, ids.count, path, err);
+    if (status == IV_OK)
+        status = iv_engine_write_logits_with(engine, cli_lora_name(args), ids.data, ids.count, path, err);
     iv_ids_free(&ids);
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-static int write_ids_logits(const char *list, iv_engine *engine, const char *path, iv_error *err) {
+static int write_ids_logits(const cli_args *args, const char *list, iv_engine *engine, const char *path,
+                            iv_error *err) {
     int32_t *ids;
     size_t count;
     int code = cli_read_ids(list, &ids, &count, err);
-    if (code == CLI_OK && iv_engine_write_logits_with(engine, cli_adapter(), ids, count, path, err) != IV_OK)
+    if (code == CLI_OK && iv_engine_write_logits_with(engine, cli_lora_name(args), ids, count, path, err) != IV_OK)
         code = CLI_FAILED;
     free(ids);
     return code;
@@ -215,7 +219,7 @@ int cli_logits(const cli_args *args, iv_error *err) {
     iv_engine *engine;
     int code = cli_engine_open(args, &engine, err);
     if (code != CLI_OK) return code;
-    code = text ? write_text_logits(text, engine, path, err) : write_ids_logits(list, engine, path, err);
+    code = text ? write_text_logits(args, text, engine, path, err) : write_ids_logits(args, list, engine, path, err);
     iv_engine_close(engine);
     return code;
 }

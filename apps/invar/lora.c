@@ -7,10 +7,8 @@
 #include <string.h>
 
 static const char *flag_of(const cli_args *args) {
-    static const char *const names[] = {"lora", "lora-modules"};
-    for (size_t i = 0; i < 2; i++)
-        if (cli_flag_find(args->syntax, names[i])) return names[i];
-    return NULL;
+    const cli_flag *flag = cli_flag_find(args->syntax, "lora"); /* of several adapters it is lora-modules */
+    return flag ? flag->name : NULL;
 }
 
 static int bad(const char *flag, const char *text, iv_error *err) {
@@ -63,22 +61,28 @@ void cli_lora_options(const cli_args *args, iv_engine_options *o) {
     size_t count = 0;
     if (!flag) return;
     while (cli_nth(args, flag, count)) count++;
-    if (cli_flag_find(args->syntax, "enable-lora") && cli_has(args, "enable-lora") && !count) count = 1;
-    if (cli_flag_find(args->syntax, "max-loras") && cli_has(args, "max-loras"))
-        count = cli_count(args, "max-loras", count);
     o->max_loras = count;
     o->max_lora_rank = cli_count(args, "max-lora-rank", o->max_lora_rank);
 }
 
-int cli_lora_load(const cli_args *args, iv_engine *engine, const char **name, iv_error *err) {
-    static char only[CLI_LORA_NAME_BYTES];
-    const char *flag = flag_of(args);
+int cli_lora_load(const cli_args *args, iv_engine *engine, iv_error *err) {
     cli_lora lora;
     int code = CLI_OK;
-    *name = NULL;
-    for (size_t i = 0; code == CLI_OK && cli_lora_nth(args, i, &lora, &code, err); i++) {
+    for (size_t i = 0; cli_lora_nth(args, i, &lora, &code, err); i++)
         if (iv_engine_load_adapter(engine, lora.name, lora.path, err) != IV_OK) return CLI_FAILED;
-        if (strcmp(flag, "lora") == 0) strcpy(only, lora.name), *name = only;
-    }
     return code;
+}
+
+const char *cli_lora_name(const cli_args *args) {
+    static cli_lora only;
+    iv_error unused;
+    int code;
+    const char *flag = flag_of(args);
+    return flag && strcmp(flag, "lora") == 0 && cli_lora_nth(args, 0, &only, &code, &unused) ? only.name : NULL;
+}
+
+void cli_lora_fingerprint(const iv_engine *engine, const char *adapter, iv_engine_info *info) {
+    iv_adapter_info a = {.size = sizeof a};
+    for (size_t i = 0; adapter && iv_engine_adapter_at(engine, i, &a); i++)
+        if (strcmp(a.name, adapter) == 0) info->fingerprint = a.fingerprint;
 }

@@ -19,7 +19,13 @@ bool cli_lora_nth(const cli_args *args, size_t n, cli_lora *out, int *code, iv_e
 /* max_loras and max_lora_rank. */
 void cli_lora_options(const cli_args *args, iv_engine_options *o);
 
-/* Loads them all. Where a command has one --lora, *name is its name, else NULL; it lives as long as the program. */
-int cli_lora_load(const cli_args *args, iv_engine *engine, const char **name, iv_error *err);
+/* Loads them all. */
+int cli_lora_load(const cli_args *args, iv_engine *engine, iv_error *err);
+
+/* The name of --lora, for requests; NULL: none was given. It lives until the next call. */
+const char *cli_lora_name(const cli_args *args);
+
+/* Of answers with the adapter, instead of the engine's. adapter NULL: nothing changes. */
+void cli_lora_fingerprint(const iv_engine *engine, const char *adapter, iv_engine_info *info);
 
 #endif

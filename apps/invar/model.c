@@ -85,8 +85,6 @@ void cli_warn_of_generation(const char *unapplied) {
     }
 }
 
-static const char *adapter; /* of the last engine that was opened with --lora */
-
 /* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
 static int serve_rank(iv_engine *engine, iv_error *err) {
     iv_status status = iv_engine_serve_rank(engine, err);
@@ -133,11 +131,9 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
         if (!o.max_model_len && tokens < (uint64_t)info.max_positions) o.max_model_len = tokens;
     }
     int code = cli_engine_open_with(&o, args->operands[0], out, err);
-    if (code == CLI_OK) code = cli_lora_load(args, *out, &adapter, err);
+    if (code == CLI_OK) code = cli_lora_load(args, *out, err);
     return code;
 }
-
-const char *cli_adapter(void) { return adapter; }
 
 int cli_text_model_open(const cli_args *args, iv_text_model **out, iv_error *err) {
     char path[CLI_PATH_BYTES];

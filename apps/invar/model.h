@@ -13,14 +13,12 @@ enum { CLI_PATH_BYTES = 4096 };
  * $INVAR_MODELS, ../share/invar/models and ../models, relative to this program's file. */
 int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err);
 
-/* Opens the engine of the MODEL operand with the engine flags, for one request at a time, showing progress. */
+/* Opens the engine of the MODEL operand with the engine flags, for one request at a time, showing progress; with the
+ * adapters of its flags loaded. */
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
 
 /* The same for `sequences` concurrent requests of up to `tokens` each, unless flags set these limits. */
 int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err);
-
-/* The adapter of the flag --lora, loaded by the two functions above; NULL: none. */
-const char *cli_adapter(void);
 
 /* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
 int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);

@@ -6,6 +6,7 @@
 #include "divergence.h"
 #include "input.h"
 #include "base/json_out.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"
@@ -355,7 +356,8 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
         if (tokens > longest) longest = tokens;
     }
     if (!o.max_model_len) o.max_model_len = longest;
-    return cli_engine_open_with(&o, r->args->operands[0], &r->engine, err);
+    int code = cli_engine_open_with(&o, r->args->operands[0], &r->engine, err);
+    return code == CLI_OK ? cli_lora_load(r->args, r->engine, err) : code;
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------- */

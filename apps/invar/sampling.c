@@ -1,6 +1,6 @@
 /* sampling.c: one table of parameters, used to read flags, to report values, and to report where a value comes from. */
 #include "sampling.h"
-#include "model.h"
+#include "lora.h"
 #include "text.h"
 
 #include <stddef.h>
@@ -56,7 +56,7 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
     if (r->temperature < IV_TEMPERATURE_MIN) r->temperature = 0.0f; /* as the engine does: reports show what is used */
     r->max_tokens = cli_count(args, "max-tokens", r->max_tokens);
     r->min_tokens = cli_count(args, "min-tokens", 0);
-    r->adapter = cli_adapter();
+    r->adapter = cli_lora_name(args);
     r->has_seed = cli_has(args, "seed");
     r->seed = cli_count(args, "seed", 0);
     r->ignore_eos = cli_has(args, "ignore-eos");

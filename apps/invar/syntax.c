@@ -119,6 +119,14 @@ static const cli_flag lora_flags[] = {
 };
 static const cli_section lora_section = {"Adapter", lora_flags};
 
+static const cli_flag loras_flags[] = {
+    {TEXT("lora-modules", "NAME=DIR ..."), .alias = "lora", .most = 64, .words = true, .unset = "none",
+     .help = "adapters that PEFT saved (docs/LORA.md); repeatable"},
+    {MAX_LORA_RANK_ROW},
+    {0},
+};
+static const cli_section loras_section = {"Adapters", loras_flags};
+
 /* ---- generate ------------------------------------------------------------------------------------------ */
 
 static const cli_flag prompt_flags[] = {
@@ -374,7 +382,7 @@ const cli_syntax cli_bench_syntax = {
     .text = "Prompts are fixed pseudo-random token ids, different for each run and request; decoding is greedy and\n"
             "ignores end-of-sequence tokens. Prefill ends when every request has its first token. The digest is that\n"
             "of the first request: it must not change with threads, instruction set or concurrent requests.",
-    .sections = {&bench_section, &cli_engine_section},
+    .sections = {&bench_section, &lora_section, &cli_engine_section},
     .examples = bench_examples};
 
 /* ---- bench latency ------------------------------------------------------------------------------------- */
@@ -648,7 +656,7 @@ const cli_syntax cli_verify_syntax = {
             "all logits, tokens and log-probabilities bit for bit. Exit code 1: the first difference is named.\n"
             "With --train: runs of supervised fine-tuning, and the hash of all weights after each step.",
     .sections = {&verify_prompt_section, &verify_axis_section, &verify_train_section, &verify_output_section,
-                 &verify_engine_section},
+                 &loras_section, &verify_engine_section},
     .examples = verify_examples};
 
 /* ---- eval ---------------------------------------------------------------------------------------------- */
@@ -685,7 +693,7 @@ const cli_syntax cli_eval_syntax = {
     .text = "Axes are bs (requests in flight, max-num-seqs), tp, threads, chunk (max-num-batched-tokens), numerics,\n"
             "arithmetic, isa, dtype, prefix (on, off) and speculative (off, ngram). Results are appended as they\n"
             "arrive: the same command with the same --out resumes.",
-    .sections = {&eval_section, &sampling_section, &stopping_section, &cli_engine_section},
+    .sections = {&eval_section, &sampling_section, &stopping_section, &lora_section, &cli_engine_section},
     .unset = eval_unset,
     .examples = eval_examples};
 
@@ -714,7 +722,7 @@ const cli_syntax cli_replay_syntax = {
     .text = "RECEIPTS is a file with one receipt per line, or the results.jsonl of an evaluation. Without MODEL, the\n"
             "receipt's own directory is opened, or a model of the same name. Arithmetic, dtype and numerics come\n"
             "from the receipt unless set by flags. Exit code 0: every token and every bit agree.",
-    .sections = {&replay_section, &cli_engine_section},
+    .sections = {&replay_section, &loras_section, &cli_engine_section},
     .examples = replay_examples};
 
 /* ---- completion, help ---------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "model.h"
 #include "answer.h"
 #include "text.h"
+#include "lora.h"
 #include "verify.h"
 #include "verify_train.h"
 
@@ -20,12 +21,23 @@ typedef struct verify {
     iv_model_info model;
     verify_job job;
     cli_progress progress;
+    cli_lora adapters[CLI_LORAS_MAX];
     const char *json, *plot; /* files, or NULL */
     bool table;
     cli_style style;
 } verify;
 
 /* ---- setting up ---------------------------------------------------------------------------------------- */
+
+/* The base and the adapters of the command line in turn. */
+static int give_adapters(const cli_args *args, verify *v, iv_error *err) {
+    size_t count = 0;
+    int code;
+    while (count < CLI_LORAS_MAX && cli_lora_nth(args, count, &v->adapters[count], &code, err)) count++;
+    for (size_t i = 0; code == CLI_OK && i < v->prompts.count; i++)
+        v->prompts.items[i].request.adapter = i % (count + 1) ? v->adapters[i % (count + 1) - 1].name : NULL;
+    return code;
+}
 
 static int open_job(const cli_args *args, const char *path, verify *v, iv_error *err) {
     verify_job *job = &v->job;
@@ -41,10 +53,12 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
     if (iv_inspect(path, job->options.dtype, &v->model, err) != IV_OK) return CLI_FAILED;
     if (v->model.index_unread) cli_warn_of_index(args->operands[0]);
     job->model = &v->model;
+    job->args = args;
     job->prompts = &v->prompts;
     job->progress = &v->progress;
-    return prompts ? verify_prompts_read(prompts, path, &v->model, max_tokens, &v->prompts, err)
-                   : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
+    int code = prompts ? verify_prompts_read(prompts, path, &v->model, max_tokens, &v->prompts, err)
+                       : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
+    return code == CLI_OK ? give_adapters(args, v, err) : code;
 }
 
 /* Checks flags and files before anything runs. */

@@ -169,6 +169,7 @@ typedef struct verify_result {
 typedef struct verify_job {
     const char *model_name;    /* as given by the user */
     iv_engine_options options; /* common to all configurations */
+    const cli_args *args;      /* whose adapters every engine loads */
     const iv_model_info *model;
     const verify_prompts *prompts;
     size_t scalar_tokens; /* most to compute with the scalar instruction set; 0: all */

@@ -1,6 +1,7 @@
 /* verify_run.c: one configuration: its engine, its schedule of submissions, decoy requests and preemptions, and the
  * comparison of its events with the quiet run's. Invariants: nothing that is compared may depend on a choice made here
  * (if it does, that is the finding); a cell keeps its first difference. */
+#include "lora.h"
 #include "verify.h"
 #include "answer.h"
 #include "base/clock.h"
@@ -199,7 +200,10 @@ static iv_status open_engine(runner *r, iv_error *err) {
     bool expanded = weights ? weights == VERIFY_EXPANDED : o.weights && strcmp(o.weights, "expanded") == 0;
     if (weights || c->value[VERIFY_DEVICE]) o.weights = expanded ? "expanded" : weights ? "packed" : "auto";
     o.enforce_eager = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_EAGER;
-    return iv_engine_open(&o, &r->engine, err);
+    cli_lora_options(job->args, &o);
+    iv_status status = iv_engine_open(&o, &r->engine, err);
+    if (status == IV_OK && cli_lora_load(job->args, r->engine, err) != CLI_OK) status = err->status;
+    return status;
 }
 
 /* An unsupported value is not a difference. */

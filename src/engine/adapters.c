@@ -105,14 +105,6 @@ void iv_adapters_use(iv_loaded_adapter *a, iv_sequence *s) {
 
 /* ---- loading ----------------------------------------------------------------------------------------------- */
 
-iv_status iv_adapters_read(const iv_engine *e, const char *dir, iv_adapter **out, iv_error *err) {
-    iv_adapter_files *files;
-    IV_TRY(iv_adapter_open(dir, &files, err));
-    iv_status status = iv_adapter_make(e->model, files, e->adapters.rank_max, out, err);
-    iv_adapter_close(files);
-    return status;
-}
-
 static iv_status check_name(const iv_engine *e, const char *name, iv_error *err) {
     size_t n = name ? strlen(name) : 0, bad;
     if (!e->max_loras)
@@ -168,7 +160,7 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     IV_TRY(find_slot(e, &slot, err));
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
-    IV_TRY(iv_adapters_read(e, dir, &a->weights, err));
+    IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
     iv_digest_hex(a->weights->digest, a->digest);
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
     a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
@@ -211,8 +203,8 @@ iv_status iv_engine_unload_adapter(iv_engine *e, const char *name, iv_error *err
 
 /* ---- facts ------------------------------------------------------------------------------------------------- */
 
-void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[160]) {
-    snprintf(out, 160, "%.96s+lora-%.16s", fingerprint, digest);
+void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[IV_ADAPTED_FINGERPRINT_BYTES]) {
+    snprintf(out, IV_ADAPTED_FINGERPRINT_BYTES, "%.96s+lora-%.16s", fingerprint, digest);
 }
 
 /* The index-th of those that are not unloaded, by order of loading. */

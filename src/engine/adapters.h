@@ -18,10 +18,7 @@ void iv_adapters_use(iv_loaded_adapter *a, iv_sequence *s);
 /* Frees those that are unloaded and have no users. */
 iv_status iv_adapters_sweep(iv_engine *e, iv_error *err);
 
-/* Reads and checks a directory for this process's ranks. */
-iv_status iv_adapters_read(const iv_engine *e, const char *dir, iv_adapter **out, iv_error *err);
-
 /* "FINGERPRINT+lora-" and the first 16 digits of a digest. */
-void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[160]);
+void iv_adapters_fingerprint(const char *fingerprint, const char *digest, char out[IV_ADAPTED_FINGERPRINT_BYTES]);
 
 #endif

@@ -5,7 +5,6 @@
 #include "base/size.h"
 #include "comm/mpi.h"
 #include "device/memory.h"
-#include "engine/adapters.h"
 #include "engine/wire.h"
 #include "model/cpu/product.h"
 
@@ -444,8 +443,8 @@ static iv_status run_command(iv_engine *e, const void *bytes, size_t n, iv_error
         return IV_OK;
     }
     char *dir = strndup((const char *)bytes + sizeof head, n - sizeof head);
-    mine.status =
-        dir ? iv_adapters_read(e, dir, &a, err) : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for an adapter's name");
+    mine.status = dir ? iv_adapter_load(e->model, dir, e->adapters.rank_max, &a, err)
+                      : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for an adapter's name");
     free(dir);
     if (mine.status != IV_OK) snprintf(mine.message, sizeof mine.message, "%.599s", err->message);
     if (a) memcpy(mine.digest, a->digest, sizeof mine.digest);

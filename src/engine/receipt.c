@@ -2,6 +2,7 @@
  * (docs/formats/receipt.md). Here it is written, read and compared with an engine. Invariants: reading restores every
  * bit that was written; a receipt that was read never changes. */
 #include "engine/receipt.h"
+#include "engine/adapters.h"
 #include "chat/forms.h"
 #include "base/arena.h"
 #include "base/utf8.h"
@@ -116,6 +117,10 @@ static bool add_min_tokens(json_t *request, const iv_sequence *s) {
            json_object_set_new(request, "min_tokens", json_integer((json_int_t)s->min_tokens)) == 0;
 }
 
+static bool add_adapter(json_t *request, const iv_sequence *s) {
+    return !s->adapter || json_object_set_new(request, "adapter", json_string(s->adapter->digest)) == 0;
+}
+
 static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
     const iv_sampling *p = &s->sampling;
     json_t *request =
@@ -138,7 +143,7 @@ static json_t *request_object(const iv_engine *e, const iv_sequence *s) {
                   "ignore_eos", (int)s->ignore_eos,                                                        //
                   "keep_special", (int)s->keep_special);
     if (!request || (add_constraint(request, s->mask ? iv_mask_constraint(s->mask) : NULL) &&
-                     add_show_ids(request, s) && add_min_tokens(request, s)))
+                     add_show_ids(request, s) && add_min_tokens(request, s) && add_adapter(request, s)))
         return request;
     json_decref(request);
     return NULL;
@@ -165,7 +170,12 @@ static json_t *path_string(const char *path) {
 
 char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event *done) {
     iv_engine_info info;
+    char adapted[IV_ADAPTED_FINGERPRINT_BYTES];
     iv_engine_get_info(e, &info);
+    if (s->adapter) {
+        iv_adapters_fingerprint(info.fingerprint, s->adapter->digest, adapted);
+        info.fingerprint = adapted;
+    }
     json_t *maker = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", //
                               "numerics_version", info.numerics_version,       //
                               "numerics", info.numerics,                       //
@@ -461,11 +471,42 @@ static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_er
                    before);
 }
 
+/* As iv_request.adapter names one by its digest. */
+static iv_status read_adapter(iv_receipt *r, const iv_json_object *o, iv_error *err) {
+    static const char mark[] = "sha256:";
+    const char *digest;
+    if (!iv_json_object_has(o, "adapter")) return IV_OK;
+    IV_TRY(need_sha256(o, "adapter", false, &digest, err));
+    char *name = iv_arena_alloc(&r->arena, sizeof mark + strlen(digest), 1);
+    if (!name) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
+    memcpy(name, mark, sizeof mark - 1), strcpy(name + sizeof mark - 1, digest);
+    r->request.adapter = name;
+    return IV_OK;
+}
+
 static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error *err) {
-    static const char *const names[] = {
-        "prompt_ids",         "max_tokens", "min_tokens", "temperature",  "top_p",    "min_p",      "top_k",
-        "repetition_penalty", "stop",       "stop_ids",   "eos_ids",      "seed",     "logprobs",   "presence_penalty",
-        "frequency_penalty",  "logit_bias", "ignore_eos", "keep_special", "show_ids", "constraint", NULL};
+    static const char *const names[] = {"prompt_ids",
+                                        "max_tokens",
+                                        "min_tokens",
+                                        "temperature",
+                                        "top_p",
+                                        "min_p",
+                                        "top_k",
+                                        "repetition_penalty",
+                                        "stop",
+                                        "stop_ids",
+                                        "eos_ids",
+                                        "seed",
+                                        "logprobs",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "logit_bias",
+                                        "ignore_eos",
+                                        "keep_special",
+                                        "show_ids",
+                                        "constraint",
+                                        "adapter",
+                                        NULL};
     iv_json_object o;
     iv_request *q = &r->request;
     int64_t most = 0, least = 0;
@@ -486,6 +527,7 @@ static iv_status read_request(iv_receipt *r, const iv_json_object *all, iv_error
     IV_TRY(read_show_ids(r, &o, err));
     IV_TRY(need_bool(&o, "ignore_eos", &ignored, err));
     IV_TRY(read_constraint(q, &o, err));
+    IV_TRY(read_adapter(r, &o, err));
     q->ignore_eos = true; /* the model's end-of-sequence ids are in stop_ids */
     return need_bool(&o, "keep_special", &q->keep_special, err);
 }
@@ -621,6 +663,16 @@ iv_status iv_receipt_match(const iv_receipt *r, const iv_engine *e, iv_error *er
          note(&list, "numerics", theirs->numerics, ours.numerics) &&
          note(&list, "arithmetic", theirs->arithmetic, ours.arithmetic) &&
          note(&list, "dtype", theirs->dtype, ours.dtype);
+    char adapted[IV_ADAPTED_FINGERPRINT_BYTES];
+    iv_loaded_adapter *adapter;
+    iv_error unused;
+    if (r->request.adapter) {
+        const char *digest = r->request.adapter + strlen("sha256:");
+        bool here = iv_adapters_find(e, r->request.adapter, &adapter, &unused) == IV_OK;
+        ok = ok && note(&list, "adapter", digest, here ? digest : "");
+        iv_adapters_fingerprint(ours.fingerprint, digest, adapted);
+        ours.fingerprint = adapted;
+    }
     /* The baselines' bits depend on the number of ranks; invar's do not. */
     if (strcmp(ours.numerics, "invar") != 0) ok = ok && note(&list, "ranks", ranks[0], ranks[1]);
     if (ok && list.len == 0) ok = note(&list, "fingerprint", theirs->fingerprint, ours.fingerprint);

@@ -13,11 +13,13 @@
 
 enum { IV_STOP_BYTES_MAX = 256, IV_SHOW_IDS_MAX = IV_FORM_IDS_MAX };
 
+enum { IV_ADAPTED_FINGERPRINT_BYTES = 120 }; /* of an engine and an adapter */
+
 /* An adapter of the engine (adapters.h). */
 typedef struct iv_loaded_adapter {
     char *name, *path;
     iv_adapter *weights;
-    char digest[65], fingerprint[160];
+    char digest[65], fingerprint[IV_ADAPTED_FINGERPRINT_BYTES];
     uint64_t order; /* of loading */
     uint32_t slot;  /* from 1 on */
     uint32_t root;  /* of its prefixes */

@@ -342,6 +342,14 @@ iv_status iv_adapter_make(const iv_model *first, const iv_adapter_files *files, 
     return IV_OK;
 }
 
+iv_status iv_adapter_load(const iv_model *first, const char *dir, size_t rank_limit, iv_adapter **out, iv_error *err) {
+    iv_adapter_files *files;
+    IV_TRY(iv_adapter_open(dir, &files, err));
+    iv_status status = iv_adapter_make(first, files, rank_limit, out, err);
+    iv_adapter_close(files);
+    return status;
+}
+
 void iv_adapter_free(iv_adapter *a) {
     if (!a) return;
     iv_arena_free(&a->arena);

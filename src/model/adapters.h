@@ -56,6 +56,8 @@ typedef struct iv_adapter {
  * after one. */
 iv_status iv_adapter_make(const iv_model *first, const iv_adapter_files *files, size_t rank_limit, iv_adapter **out,
                           iv_error *err);
+/* Reads a directory and makes it. */
+iv_status iv_adapter_load(const iv_model *first, const char *dir, size_t rank_limit, iv_adapter **out, iv_error *err);
 void iv_adapter_free(iv_adapter *a); /* NULL is fine */
 
 /* The adapters that steps name: slot 0 is the base alone, slot i is slot[i - 1]. Set between two steps. */

@@ -7,6 +7,7 @@
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
 #include "model/cpu/product.h"
+#include "model/cpu/tp_logits.h"
 #include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 #include "numerics/floats.h"

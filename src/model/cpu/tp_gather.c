@@ -3,18 +3,16 @@
 #include "base/size.h"
 #include "kernels/tree_allreduce.h"
 #include "kernels/linear.h"
-#include "model/cpu/product.h"
 
 #include <string.h>
 
-enum { HEADER_BYTES = IV_TP_HEADER_BYTES, LOGIT_FLOATS = 256 * 1024 };
+enum { LOGIT_FLOATS = 256 * 1024 };
 
 typedef struct header {
     uint64_t least;
 } header;
 
-/* Rows of logits per gather: the same on all ranks. */
-static size_t logit_rows(const iv_cpu_model *s) {
+size_t iv_tp_logit_rows(const iv_cpu_model *s) {
     const iv_tp_plan *tp = &s->model->tp;
     size_t widest = 1;
     for (size_t r = 0; r < tp->ranks; r++) widest = iv_size_max(widest, tp->shard[r].vocab);
@@ -33,16 +31,16 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     size_t sums; /* of norms over all heads */
     size_t of_row = iv_size_max(shard->heads + shard->kv_heads, (size_t)m->config.linear_value_dim); /* gated norms' */
     if (!iv_size_mul(s->tokens_max, of_row, &sums)) return false;
-    return iv_size_mul(logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
+    return iv_size_mul(iv_tp_logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
            iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&
            iv_size_mul(iv_size_max(iv_size_max(hidden, logits), sums), sizeof(float), bytes) &&
-           iv_size_add(*bytes, HEADER_BYTES, bytes);
+           iv_size_add(*bytes, IV_TP_HEADER_BYTES, bytes);
 }
 
-float *iv_tp_gather_buffer(const iv_cpu_model *s) { return (float *)(void *)(s->parts[s->part] + HEADER_BYTES); }
+float *iv_tp_gather_buffer(const iv_cpu_model *s) { return (float *)(void *)(s->parts[s->part] + IV_TP_HEADER_BYTES); }
 
-static void sizes(const iv_cpu_model *s, const size_t *floats, size_t *bytes) {
-    for (size_t r = 0; r < s->model->tp.ranks; r++) bytes[r] = HEADER_BYTES + floats[r] * sizeof(float);
+void iv_tp_block_sizes(const iv_cpu_model *s, const size_t *floats, size_t *bytes) {
+    for (size_t r = 0; r < s->model->tp.ranks; r++) bytes[r] = IV_TP_HEADER_BYTES + floats[r] * sizeof(float);
     IV_ASSERT(bytes[s->model->rank] <= s->part_bytes);
 }
 
@@ -52,13 +50,13 @@ iv_status iv_tp_gather_all(iv_cpu_model *s, const size_t *floats, size_t *least,
     unsigned char *mine = s->parts[s->part];
     header h = {least ? *least : SIZE_MAX};
     memcpy(mine, &h, sizeof h);
-    sizes(s, floats, bytes);
+    iv_tp_block_sizes(s, floats, bytes);
     s->part = 1 - s->part;
     IV_TRY(iv_comm_all_gather(s->comm, mine, bytes, blocks, err));
     for (size_t r = 0; r < s->model->tp.ranks; r++) {
         memcpy(&h, blocks[r], sizeof h);
         if (least) *least = iv_size_min(*least, h.least);
-        parts[r] = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
+        parts[r] = (const float *)(const void *)((const char *)blocks[r] + IV_TP_HEADER_BYTES);
     }
     return IV_OK;
 }
@@ -120,40 +118,5 @@ iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_err
     for (size_t r = 0; r < tp->ranks; r++)
         for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * a->rows * hidden;
     iv_pool_run(s->compute.pool, a->rows * j.blocks, reduce_block, &j);
-    return IV_OK;
-}
-
-/* Copies all ranks' columns of some rows into out. */
-static void scatter_logits(const iv_tp_plan *tp, size_t vocab, const void *const *blocks, size_t rows, float *out) {
-    for (size_t r = 0; r < tp->ranks; r++) {
-        const iv_tp_shard *shard = &tp->shard[r];
-        const float *from = (const float *)(const void *)((const char *)blocks[r] + HEADER_BYTES);
-        for (size_t i = 0; i < rows; i++)
-            memcpy(out + i * vocab + shard->vocab_first, from + i * shard->vocab, shard->vocab * sizeof(float));
-    }
-}
-
-iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float *out, iv_error *err) {
-    const iv_model *m = s->model;
-    size_t hidden = (size_t)m->config.hidden_size, vocab = (size_t)m->config.vocab_size, step = logit_rows(s);
-    for (size_t at = 0; at < rows; at += step) {
-        size_t n = iv_size_min(step, rows - at), floats[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
-        const void *blocks[IV_RANKS_MAX];
-        unsigned char *mine = s->parts[s->part];
-        iv_cpu_product(s, iv_site_head(m),
-                       &(iv_linear_args){.weight = &m->head,
-                                         .type = m->gemm_type,
-                                         .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->gemm_type),
-                                         .x_stride = hidden,
-                                         .rows = n,
-                                         .out = iv_tp_gather_buffer(s),
-                                         .out_stride = m->head.n},
-                       (iv_product_rows){s->batch->logit_rows + first + at, 1});
-        for (size_t r = 0; r < m->tp.ranks; r++) floats[r] = n * m->tp.shard[r].vocab;
-        sizes(s, floats, bytes);
-        s->part = 1 - s->part;
-        IV_TRY(iv_comm_gather(s->comm, mine, bytes, blocks, err));
-        if (m->rank == 0) scatter_logits(&m->tp, vocab, blocks, n, out + at * vocab);
-    }
     return IV_OK;
 }

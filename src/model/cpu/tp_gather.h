@@ -32,7 +32,10 @@ typedef struct iv_row_parallel_args {
 /* out += the whole layer, on every rank. */
 iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *args, iv_error *err);
 
-/* The head over `rows` rows of s->normed, starting at `first`: out[rows][vocab_size] on rank 0. */
-iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float *out, iv_error *err);
+/* Rows of logits of one gather: the same on all ranks. */
+size_t iv_tp_logit_rows(const iv_cpu_model *s);
+
+/* Bytes of the ranks' blocks of so many floats. */
+void iv_tp_block_sizes(const iv_cpu_model *s, const size_t *floats, size_t *bytes);
 
 #endif

@@ -41,7 +41,8 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
                 measure(&total, r->show_id_count, sizeof *r->show_ids) &&
                 measure(&total, r->given_count, sizeof *r->given_ids + sizeof *r->given_logprobs) &&
                 measure(&total, r->report_id_count, sizeof *r->report_ids) && measure(&total, r->text_bytes, 1) &&
-                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1);
+                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1) &&
+                measure(&total, text_room(r->adapter), 1);
     for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, text_room(r->stop[i]), 1);
     iv_request *copy = good ? malloc(total) : NULL;
     if (!copy) return NULL;
@@ -58,6 +59,7 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     copy->report_ids = put(&at, r->report_ids, r->report_id_count * sizeof *r->report_ids);
     copy->text = put_text(&at, r->text, r->text_bytes);
     copy->constraint_text = put_text(&at, r->constraint_text, r->constraint_text ? strlen(r->constraint_text) : 0);
+    copy->adapter = put_text(&at, r->adapter, r->adapter ? strlen(r->adapter) : 0);
     for (size_t i = 0; i < r->stop_count; i++) stop[i] = put_text(&at, r->stop[i], strlen(r->stop[i]));
     copy->stop = stop;
     return copy;
