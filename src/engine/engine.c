@@ -139,7 +139,7 @@ static bool states_bytes(const iv_state_layout *l, size_t slots, size_t *out) {
            iv_size_add(*out, tails, out) && iv_size_mul(*out, l->layers, out);
 }
 
-/* Slots for states: each sequence holds one and writes one; the others are snapshots, for cached prefixes. *bytes:
+/* Slots for states: of sequences that run, and snapshots, for cached prefixes. *bytes:
  * what they all take. available: memory behind the weights, 0: unknown; a number of sequences that is not given is
  * lowered until their states take a quarter of it at most. */
 static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_model *plan, size_t available,
@@ -150,17 +150,17 @@ static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_
     if (!l->layers) return IV_OK;
     l->every = STATE_EVERY, l->tails = e->max_num_seqs;
     while (!o->max_num_seqs && available && l->tails > 1 &&
-           (!states_bytes(l, 2 * l->tails, bytes) || *bytes > available / 4))
+           (!states_bytes(l, iv_states_running(l->tails), bytes) || *bytes > available / 4))
         l->tails--;
     e->max_num_seqs = l->tails;
     if (o->prefix_caching) snapshots = o->state_cache_bytes ? o->state_cache_bytes / state : 4 * l->tails;
     if (o->prefix_caching && !o->state_cache_bytes && available)
         snapshots = iv_size_min(snapshots, available / STATE_SHARE / state);
-    e->state_slots = 2 * l->tails + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
+    e->state_slots = iv_states_running(l->tails) + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
     if (!states_bytes(l, e->state_slots, bytes) || (available && *bytes > available / 2))
         return iv_fail(err, IV_LIMIT,
                        "states: max_num_seqs %zu and a state cache of %zu states take %zu bytes, there is room for %zu",
-                       e->max_num_seqs, e->state_slots - 2 * l->tails, *bytes, available / 2);
+                       e->max_num_seqs, e->state_slots - iv_states_running(l->tails), *bytes, available / 2);
     return IV_OK;
 }
 
