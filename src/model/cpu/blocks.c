@@ -225,6 +225,12 @@ static void gate_row(void *context, size_t row, size_t worker) {
     size_t n = shard_of(m, j->layer)->heads * dim_of(m, j->layer);
     const float *gate = j->s->wide + (row + 1) * iv_cpu_mixer_row(m, j->layer) - n;
     unsigned char *attended = (unsigned char *)j->s->attended + row * n * iv_dtype_bytes(m->gemm_type);
+    if (j->s->tape) {
+        const iv_tape_layer *t = j->s->tape->now;
+        size_t bytes = n * iv_dtype_bytes(m->gemm_type);
+        memcpy((char *)t->attended_raw + row * bytes, attended, bytes);
+        j->s->compute.kernels->round(gate, n, m->gemm_type, (char *)t->attended_gate + row * bytes);
+    }
     for (size_t at = 0, k; at < n; at += k, attended += k * iv_dtype_bytes(m->gemm_type)) {
         float x[IV_HEAD_DIM_MAX];
         k = iv_size_min(n - at, IV_HEAD_DIM_MAX);

@@ -84,7 +84,8 @@ static inline size_t iv_cpu_mixer_row(const iv_model *m, const iv_layer *l) {
                           (size_t)(wide ? m->config.wide_head_dim : m->config.head_dim);
 }
 
-/* The op of layers with a state (recurrent.c). */
+/* The op of layers with a state (recurrent.c). Without slots in the batch its spans are a learner's: whole sequences.
+ */
 iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
 /* From n products of the head to logits (8.2), in place. */

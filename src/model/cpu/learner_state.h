@@ -2,6 +2,7 @@
 #ifndef IV_MODEL_CPU_LEARNER_STATE_H
 #define IV_MODEL_CPU_LEARNER_STATE_H
 
+#include "kernels/input_gradient.h"
 #include "model/cpu/learner.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
@@ -43,7 +44,8 @@ struct iv_cpu_learner {
     float *activation_terms; /* [rows][2]: of the numbers of xIELU; NULL without it */
     float *factors;          /* [rows][heads]: of norms */
     float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
-    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm; [rows][value_dim]: of a gated norm */
+    float *log_terms;        /* [rows][value heads]: of linear attention's A_log */
     void *packed;            /* activations over the token axis */
     void *transposed;        /* weights, transposed */
     void *unpacked;          /* weights by row, where `weights` is NULL */
@@ -71,9 +73,10 @@ struct iv_cpu_learner {
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank; [1]: of layers
-                                                                  * that are wide */
-    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves;   /* of sums over outputs, on this rank; [1]: of layers
+                                                                    * that are wide */
+    size_t mixer_leaves;                                           /* of projections before layers with a state */
+    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts, *mixer_cuts; /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -116,7 +119,7 @@ typedef struct iv_linear_backward_args {
     size_t rows;
     const void *dy; /* [rows][dy_stride] typed */
     size_t dy_stride;
-    iv_gradient_slice slice[3];
+    iv_gradient_slice slice[IV_OUTPUT_SLICES_MAX];
     size_t slices;
     size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
     size_t leaves;           /* of the sum over outputs on this rank: each is a leaf slice of every slice */
@@ -178,6 +181,11 @@ void iv_lookups_close(iv_cpu_learner *l);
 
 /* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
 iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err);
+
+/* recurrent_backward.c: from dattended, dy = R of the gradients of a layer's projection, and those of its vectors. */
+iv_status iv_recurrent_backward(iv_backend *b, size_t layer, iv_error *err);
+/* The projection's outputs and their leaves. */
+void iv_recurrent_slices(const iv_cpu_learner *l, size_t layer, iv_linear_backward_args *a);
 
 /* Enters the ops of the backward pass. */
 void iv_backward_ops(iv_backend_ops *ops);

@@ -17,14 +17,17 @@ typedef struct iv_tape_layer {
     float *attention_y; /* [T][hidden]: the outputs of the blocks before their norms; NULL where there are none */
     float *mlp_y;
     float *shared_y,
-        *experts_y;        /* [T][hidden]: the sums of experts before norms of their own; NULL where there are none */
-    void *q, *k, *v;       /* as attention took them */
-    void *v_raw;           /* before its norm; NULL where it has none */
-    void *q_raw, *k_raw;   /* before the head norms; NULL where there are none */
-    float *qk_factors;     /* [T][2]: of norms over all heads; NULL where there are none */
-    void *attended;        /* [T][q] */
-    float *lse2;           /* [T][heads] */
-    void *gate, *up, *act; /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
+        *experts_y;      /* [T][hidden]: the sums of experts before norms of their own; NULL where there are none */
+    void *q, *k, *v;     /* as attention took them */
+    void *v_raw;         /* before its norm; NULL where it has none */
+    void *q_raw, *k_raw; /* before the head norms; NULL where there are none */
+    float *qk_factors;   /* [T][2]: of norms over all heads; NULL where there are none */
+    void *attended;      /* [T][q], or the output of a layer with a state */
+    void *attended_raw, *attended_gate; /* [T][q]: before the output gate, and its logits; NULL where there is none */
+    iv_delta_kept delta;                /* of layers with a state, with their rows of inputs and of q and k */
+    void *delta_inputs, *delta_qk;
+    float *lse2;                                /* [T][heads] */
+    void *gate, *up, *act;                      /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
     void *shared_gate, *shared_up, *shared_act; /* [T][the rank's part of the shared expert] */
     float *router_logits;                       /* [T][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;                        /* [T][experts_per_token], ascending */
