@@ -1,8 +1,8 @@
-/* delta.c: times of the parts of a layer of linear attention on a GPU: the convolution with q and k (mix), and the
- * delta rule with the gated norm, for steps of one row a sequence and for prompts. Heads of 128 keys and values; 16 key
- * heads and 32 value heads unless given, as in Qwen3.5-9B and Qwen3.5-35B-A3B. Launches run in CUDA graphs over enough
- * layers that states come from memory. GB/s: of the bytes that a step must read and write. Usage: bench_delta [key
- * heads] [value heads] */
+/* delta.c: times of the parts of a layer of linear attention on a GPU: the convolution with q and k (mix), the delta
+ * rule and the gated norm, for steps of one row a sequence, where one launch is both, and for prompts. Heads of 128
+ * keys and values; 16 key heads and 32 value heads unless given, as in Qwen3.5-9B and Qwen3.5-35B-A3B. Launches run in
+ * CUDA graphs over enough layers that states come from memory. GB/s: of the bytes that the rule must read and write.
+ * Usage: bench_delta [key heads] [value heads] */
 #include "kernels/cuda/delta.h"
 #include "kernels/delta.h"
 #include "numerics/delta.h"
@@ -157,6 +157,9 @@ static double microseconds(const work *w, op *f, cudaStream_t s) {
     return 1e3 * ms[TURNS / 2] / (double)w->layers;
 }
 
+/* Of prompts alone, apart from the rule. */
+static int prefill_norm(const iv_gpu_delta_args *a, iv_gpu_stream s) { return iv_gpu_delta_norm(a, true, s); }
+
 /* Bytes that the rule of one row must move, at row t of its block: the rounded state, earlier rows, its own. */
 static double rule_bytes(const work *w, size_t t) {
     double heads = (double)w->l.value_heads, keys = (double)w->l.key_heads;
@@ -177,9 +180,10 @@ static void decode(size_t key_heads, size_t value_heads, size_t batch, size_t t,
 static void prefill(size_t key_heads, size_t value_heads, size_t batch, size_t rows, cudaStream_t s) {
     work w;
     open_work(&w, key_heads, value_heads, batch, rows, 0);
-    double mix = microseconds(&w, iv_gpu_delta_mix, s), rule = microseconds(&w, iv_gpu_delta_rule, s);
-    printf("prefill  %3zux%-5zu    %10.2f %10.2f %8.0f\n", batch, rows, mix, rule,
-           (double)(batch * rows) * (double)w.l.value_heads * DIM * (4.0 + 4 + 2 + 2 + 2) / rule * 1e-3);
+    double mix = microseconds(&w, iv_gpu_delta_mix, s), rule = microseconds(&w, iv_gpu_delta_prefill, s),
+           norm = microseconds(&w, prefill_norm, s), all = (double)(batch * rows), heads = (double)w.l.value_heads;
+    printf("prefill  %3zux%-5zu    %10.2f %10.2f %8.0f %10.2f\n", batch, rows, mix, rule,
+           all * DIM * (heads * 8 + 4 * (double)w.l.key_heads) / rule * 1e-3, norm);
     close_work(&w);
 }
 
@@ -197,7 +201,7 @@ int main(int argc, char **argv) {
     check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream");
     printf("%zu key heads, %zu value heads of %d; t: rows of the block before; microseconds\n", key_heads, value_heads,
            DIM);
-    printf("%-8s %6s %4s %10s %10s %8s\n", "", "batch", "t", "mix", "rule+norm", "GB/s");
+    printf("%-8s %6s %4s %10s %10s %8s %10s\n", "", "batch", "t", "mix", "rule", "GB/s", "norm");
     for (size_t i = 0; i < 3; i++) {
         decode(key_heads, value_heads, batches[i], 32, s);
         decode(key_heads, value_heads, batches[i], IV_GPU_DELTA_BLOCK - 1, s);

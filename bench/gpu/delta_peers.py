@@ -1,6 +1,7 @@
 """The delta rule of flash-linear-attention (Triton) at the shapes of bench_delta, and bench_delta itself in the same run:
 decode of 1, 64 and 256 sequences by its recurrent kernel, prompts of 1k, 8k and 32k tokens by its chunk kernel. Its norm of
-q and k is in the kernels, as in the models; ours is in "mix", with the convolution. Microseconds in CUDA graphs over enough
+q and k is in the kernels, as in the models; ours is in "mix", with the convolution. Our decode includes
+the gated norm. Microseconds in CUDA graphs over enough
 states that they come from memory; medians of rounds that alternate.
 
 Usage: delta_peers.py BENCH_DELTA [key heads] [value heads]
@@ -107,7 +108,7 @@ def main():
             theirs[kind, n].append(measure(n, key_heads, value_heads))
     print(f"{key_heads} key heads, {value_heads} value heads, {torch.cuda.get_device_name()}, torch {torch.__version__}; "
           "microseconds")
-    print(f"{'':8} {'size':>6} {'fla':>10} {'rule+norm':>10} {'ratio':>6} {'mix':>10}")
+    print(f"{'':8} {'size':>6} {'fla':>10} {'rule':>10} {'ratio':>6} {'mix':>10}")
     for case in cases:
         other, rule = statistics.median(theirs[case]), statistics.median(t[1] for t in mine[case])
         mix = statistics.median(t[0] for t in mine[case])

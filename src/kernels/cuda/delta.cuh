@@ -76,6 +76,23 @@ template <iv_dtype T> IV_DEVICE float widened(uint32_t bits) {
 /* The decay from one row to a later one. */
 IV_DEVICE float delta_factor(float total, float before) { return v_exp(__fsub_rn(total, before)); }
 
+IV_DEVICE float delta_softplus(float x) {
+    float e = v_exp(0.0f - (x < 0.0f ? 0.0f - x : x)), u = 1.0f + e;
+    float l = u == 1.0f ? e : v_log(u) * __fdiv_rn(e, u - 1.0f);
+    return x > 0.0f ? x + l : l;
+}
+
+/* Decays and betas of a row, by a warp. */
+IV_DEVICE void delta_gates(const iv_gpu_delta_args &a, size_t row) {
+    unsigned heads = a.shape.value_heads;
+    const float *b = a.x + (row + 1) * a.shape.width - 2 * heads;
+    float *to = a.gates + row * 2 * heads;
+    for (unsigned h = threadIdx.x % 32; h < heads; h += 32) {
+        to[h] = 0.0f - v_exp(a.a_log[h]) * delta_softplus(b[heads + h] + a.dt_bias[h]);
+        to[heads + h] = iv_sigmoid(b[h]);
+    }
+}
+
 /* One step of the law's tc16. */
 #define IV_DELTA_MMA(type)                                                                                          \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \

@@ -100,6 +100,11 @@ int iv_gpu_delta_decode(const iv_gpu_delta_args *a, iv_gpu_stream stream);
 /* The gated norm of o. longer: only of spans that iv_gpu_delta_decode leaves. */
 int iv_gpu_delta_norm(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream);
 
+/* iv_gpu_delta_mix and iv_gpu_delta_norm of heads of 128 keys and values, four taps, 16 bits, rows of a multiple of
+ * four floats, in tc16. */
+int iv_gpu_delta_mix_128(const iv_gpu_delta_args *a, iv_gpu_stream stream);
+int iv_gpu_delta_norm_128(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -122,18 +122,28 @@ template <iv_dtype T> IV_DEVICE void weigh_turn(const iv_gpu_delta_args &a, cons
     }
 }
 
+/* What a lane has of the turn's row lane % 4: v of its two columns, beta. */
+typedef struct lane_row {
+    float low, high, beta;
+} lane_row;
+
+IV_DEVICE lane_row load_row(const iv_gpu_delta_args &a, const job &j, int tile) {
+    int lane = threadIdx.x % 32, t = lane % 4;
+    if (t >= j.n) return {0.0f, 0.0f, 0.0f};
+    size_t heads = a.shape.value_heads, head = (j.row + t) * heads + j.head;
+    const float *v = a.values + head * DIM + tile * STEP + lane / 4;
+    return {v[0], v[8], a.gates[head + (j.row + t + 1) * heads]};
+}
+
 /* Row r of the turn, in step k of the block's rows: its update, from all rows before it, takes its place in u. d:
  * chains before the step. */
 template <iv_dtype T>
-IV_DEVICE void update_row(const iv_gpu_delta_args &a, const job &j, int tile, int r, const float (&d)[4],
+IV_DEVICE void update_row(const iv_gpu_delta_args &a, const job &j, const lane_row &own, int r, const float (&d)[4],
                           uint32_t (&u)[4], uint32_t b0, uint32_t b1) {
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, at = (j.t + r) % STEP;
-    size_t heads = a.shape.value_heads, head = (j.row + r) * heads + j.head;
-    const float *v = a.values + head * DIM + tile * STEP + g;
-    float beta = a.gates[head + (j.row + r + 1) * heads], w[4] = {d[0], d[1], d[2], d[3]};
-    float of_low = v[0], of_high = v[8];
+    int lane = threadIdx.x % 32, t = lane % 4, at = (j.t + r) % STEP;
+    float w[4] = {d[0], d[1], d[2], d[3]};
     delta_mma<T>(w, u, b0, b1);
-    float low = beta * (of_low - w[0]), high = beta * (of_high - w[2]);
+    float low = own.beta * (own.low - w[0]), high = own.beta * (own.high - w[2]);
     uint32_t both = iv_pack16(T, low, high);
     bool finite = delta_finite<T>(both & 0xffffu) && delta_finite<T>(both >> 16);
     if (t == r && !finite) delta_bad(a, j.row + r), both = 0; /* a block's memory stays finite */
@@ -145,8 +155,8 @@ IV_DEVICE void update_row(const iv_gpu_delta_args &a, const job &j, int tile, in
 
 /* The warp's columns of a turn, from their products with the rounded state: updates row by row, then o. */
 template <iv_dtype T>
-IV_DEVICE void run_columns(const iv_gpu_delta_args &a, const job &j, int tile, shared_rows *s, float (&d)[4],
-                           uint32_t (&u)[ROW_STEPS][4]) {
+IV_DEVICE void run_columns(const iv_gpu_delta_args &a, const job &j, int tile, const lane_row &own, shared_rows *s,
+                           float (&d)[4], uint32_t (&u)[ROW_STEPS][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = j.t / STEP, last = (j.t + j.n - 1) / STEP;
     float factor = delta_factor(s->total[min(j.t + t, BLOCK - 1)], 0.0f);
 #pragma unroll
@@ -160,7 +170,7 @@ IV_DEVICE void run_columns(const iv_gpu_delta_args &a, const job &j, int tile, s
         if (k >= first) {
 #pragma unroll 1
             for (int r = max(0, k * STEP - j.t); r < min(j.n, k * STEP + STEP - j.t); r++)
-                update_row<T>(a, j, tile, r, d, u[k], b0, b1);
+                update_row<T>(a, j, own, r, d, u[k], b0, b1);
             if (j.n > 1 || t == j.t % 8 / 2) *(uint4 *)fragment_at(updates, tile, ROW_STEPS, k) = fragment_words(u[k]);
         }
         delta_mma<T>(d, u[k], b0, b1); /* a row's weights are zero from itself on, or behind it: it changes nothing */
@@ -168,16 +178,21 @@ IV_DEVICE void run_columns(const iv_gpu_delta_args &a, const job &j, int tile, s
     if (t < j.n) s->out[t][tile * STEP + g] = d[1], s->out[t][tile * STEP + g + 8] = d[3];
 }
 
+/* z of the thread's column of a row of the turn. */
+IV_DEVICE float gate_of(const iv_gpu_delta_args &a, const job &j, int r) {
+    return a.x[(j.row + r) * a.shape.width + a.shape.channels + j.head * DIM + threadIdx.x % DIM];
+}
+
 /* The gated norm of the head's o of a row; every warp has the sum. */
-template <iv_dtype T> IV_DEVICE void norm_row(const iv_gpu_delta_args &a, const job &j, int r, const float *o) {
+template <iv_dtype T>
+IV_DEVICE void norm_row(const iv_gpu_delta_args &a, const job &j, int r, const float *o, float z, float weight) {
     unsigned lane = threadIdx.x % 32, i = threadIdx.x % DIM;
     size_t row = j.row + r;
     float l[WARPS] = {0};
 #pragma unroll
     for (int e = 0; e < DIM / 32; e++) l[e] = __fmul_rn(o[lane + 32 * e], o[lane + 32 * e]);
     float scale = norm_scale(fold_warp(fold_far(l)), DIM, a.eps);
-    float z = a.x[row * a.shape.width + a.shape.channels + j.head * DIM + i];
-    put<T>(a.out, (row * a.shape.value_heads + j.head) * DIM + i, v_silu(z) * iv_canon((o[i] * scale) * a.norm[i]));
+    put<T>(a.out, (row * a.shape.value_heads + j.head) * DIM + i, v_silu(z) * iv_canon((o[i] * scale) * weight));
 }
 
 /* The state behind the block's last row. */
@@ -204,23 +219,33 @@ IV_DEVICE void move_border(const iv_gpu_delta_args &a, const job &j, int tile, s
     }
 }
 
-template <iv_dtype T>
-static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constant__ iv_gpu_delta_args a) {
+/* ONE: no span has more rows than one. */
+template <iv_dtype T, bool ONE>
+static __global__ void __launch_bounds__(THREADS, ONE ? 3 : 2) decode(const __grid_constant__ iv_gpu_delta_args a) {
     __shared__ shared_rows s;
     iv_let_next();
-    iv_wait();
-    if (!delta_is_short(a.spans[blockIdx.y])) return;
+    if (!delta_is_short(a.spans[blockIdx.y])) {
+        iv_wait();
+        return;
+    }
     job j = job_of(a, blockIdx.y, blockIdx.x);
     int tile = threadIdx.x / 32, t = threadIdx.x % 4;
+    float weight = a.norm[threadIdx.x % DIM];
     uint32_t u[ROW_STEPS][4];
     const unsigned char *updates = j.span.now + a.shape.tail_updates + j.head * a.shape.update_bytes;
 #pragma unroll
     for (int k = 0; k < ROW_STEPS; k++)
         set_fragment(u[k], k * STEP < j.t ? *fragment_at(updates, tile, ROW_STEPS, k) : make_uint4(0, 0, 0, 0));
-    for (int end = j.begin + j.span.rows; j.t < end; j.t += j.n, j.row += j.n, j.query += j.n * j.row_apart) {
-        j.n = min(TURN, end - j.t);
-        uint32_t rs[KEY_STEPS][4];
-        load_rounded<T>(a, j, tile, rs);
+    uint32_t rs[KEY_STEPS][4];
+    load_rounded<T>(a, j, tile, rs);
+    iv_wait(); /* what tails and slots have is of earlier steps */
+    for (int end = ONE ? j.begin + 1 : j.begin + j.span.rows; j.t < end;
+         j.t += j.n, j.row += j.n, j.query += j.n * j.row_apart) {
+        j.n = ONE ? 1 : min(TURN, end - j.t);
+        if (!ONE && j.t > j.begin) load_rounded<T>(a, j, tile, rs);
+        lane_row own = load_row(a, j, tile);
+        int r = threadIdx.x / DIM;
+        float z = r < j.n ? gate_of(a, j, r) : 0.0f;
         load_totals(a, j, &s);
         if (tile < ROW_STEPS && tile * STEP < j.t + j.n) score_rows<T>(j, tile, &s);
         const uint32_t *x = (const uint32_t *)column_of(j);
@@ -230,20 +255,25 @@ static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constan
         __syncthreads();
         weigh_turn<T>(a, j, &s);
         __syncthreads();
-        run_columns<T>(a, j, tile, &s, d, u);
+        run_columns<T>(a, j, tile, own, &s, d, u);
         __syncthreads();
-        for (int r = threadIdx.x / DIM; r < j.n; r += THREADS / DIM) norm_row<T>(a, j, r, s.out[r]);
+        for (; r < j.n; r += THREADS / DIM, z = r < j.n ? gate_of(a, j, r) : 0.0f)
+            norm_row<T>(a, j, r, s.out[r], z, weight);
     }
     unsigned char *slot = j.t == BLOCK ? delta_slot_for(a, j.span, j.span.first + 1) : NULL;
     j.n = 0;
     if (slot) move_border<T>(a, j, tile, &s, u, slot);
 }
 
-int iv_gpu_delta_decode(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
+template <iv_dtype T> static int launch(const iv_gpu_delta_args *a, cudaStream_t stream) {
     dim3 grid(a->shape.value_heads, (unsigned)a->span_count);
+    return iv_launch(a->decode ? decode<T, true> : decode<T, false>, grid, THREADS, stream, *a);
+}
+
+int iv_gpu_delta_decode(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
     switch (a->shape.type) {
-    case IV_BF16: return iv_launch(decode<IV_BF16>, grid, THREADS, (cudaStream_t)stream, *a);
-    case IV_F16: return iv_launch(decode<IV_F16>, grid, THREADS, (cudaStream_t)stream, *a);
+    case IV_BF16: return launch<IV_BF16>(a, stream);
+    case IV_F16: return launch<IV_F16>(a, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

@@ -76,16 +76,23 @@ IV_DEVICE void fetch(const iv_gpu_delta_args &a, const job &j, const block &b, r
     }
 }
 
-/* Decays: totals of the block's rows, added by one thread in registers, and what follows from them. */
-IV_DEVICE void make_decays(const iv_gpu_delta_args &a, const job &j, const block &b, prepared *to) {
+/* A row's decay and beta; of earlier rows of the span's first block their total. */
+typedef struct gates {
+    float decay, beta;
+} gates;
+
+IV_DEVICE gates load_gates(const iv_gpu_delta_args &a, const job &j, const block &b) {
     int r = threadIdx.x - COLUMN_WARPS * 32;
-    if (r < BLOCK) {
-        bool here = r >= b.begin && r < b.end;
-        const float *gates = a.gates + (here ? (b.row + r) * 2 * a.shape.value_heads : 0) + j.head;
-        const float *totals = (const float *)(j.span.now + a.shape.tail_totals) + j.head * BLOCK;
-        to->growth[r] = here ? gates[0] : r < b.begin ? totals[r] : 0.0f;
-        to->beta[r] = here ? gates[a.shape.value_heads] : 0.0f;
-    }
+    if (r < b.begin) return {((const float *)(j.span.now + a.shape.tail_totals))[j.head * BLOCK + r], 0.0f};
+    if (r >= b.end) return {0.0f, 0.0f};
+    const float *from = a.gates + (b.row + r) * 2 * a.shape.value_heads + j.head;
+    return {from[0], from[a.shape.value_heads]};
+}
+
+/* Decays: totals of the block's rows, added by one thread in registers, and what follows from them. */
+IV_DEVICE void make_decays(const block &b, gates of_row, prepared *to) {
+    int r = threadIdx.x - COLUMN_WARPS * 32;
+    if (r < BLOCK) to->growth[r] = of_row.decay, to->beta[r] = of_row.beta;
     iv_named_sync(MAKERS_BARRIER, MAKERS);
     if (r == 0) {
         float x[BLOCK], total = 0.0f;
@@ -134,14 +141,18 @@ template <iv_dtype T> IV_DEVICE void make_weights(const rows *from, prepared *to
 }
 
 template <iv_dtype T>
-IV_DEVICE void make(const iv_gpu_delta_args &a, const job &j, const block &b, const rows *from, prepared *to) {
+IV_DEVICE void make(const iv_gpu_delta_args &a, const job &j, const block &b, gates of_row, const rows *from,
+                    prepared *to) {
     int maker = threadIdx.x - COLUMN_WARPS * 32;
-    make_decays(a, j, b, to);
+    make_decays(b, of_row, to);
     iv_named_sync(MAKERS_BARRIER, MAKERS);
     int tile = ROW_STEPS - 1 - maker / 32; /* the longest first */
     if (tile * STEP < b.end) make_weights<T>(from, to, tile);
-    for (int i = maker; i < BLOCK * KEY_ROW / 16; i += MAKERS) {
-        int r = i / (KEY_ROW / 16);
+    /* Decayed keys: the fewer weights a warp had, the more rows, 28, 20, 12 and 4. */
+    int lane = threadIdx.x % 32, first = 32 * tile - 4 * tile * tile, count = 28 - 8 * tile;
+#pragma unroll 4
+    for (int i = lane; i < count * (KEY_ROW / 16); i += 32) {
+        int r = first + i / (KEY_ROW / 16);
         uint32_t offset = chunk_of_key(0, r, i % (KEY_ROW / 16));
         *(uint4 *)(to->decayed + offset) =
             decay_chunk<T>(*(const uint4 *)(from->key + offset), delta_factor(to->total[BLOCK - 1], to->total[r]));
@@ -158,14 +169,16 @@ IV_DEVICE void make(const iv_gpu_delta_args &a, const job &j, const block &b, co
 
 template <iv_dtype T> IV_DEVICE void run_makers(const iv_gpu_delta_args &a, const job &j, memory *m) {
     int count = j.span.last - j.span.first + 1;
+    gates now = load_gates(a, j, block_at(j, j.span.first)), next = now;
     for (int n = 0; n < 2; n++) {
         if (n < count) fetch(a, j, block_at(j, j.span.first + n), &m->stage[n]);
         iv_copies_commit();
     }
-    for (int n = 0; n < count; n++) {
+    for (int n = 0; n < count; n++, now = next) {
+        if (n + 1 < count) next = load_gates(a, j, block_at(j, j.span.first + n + 1));
         iv_copies_wait<1>();
         iv_named_sync(MAKERS_BARRIER, MAKERS);
-        make<T>(a, j, block_at(j, j.span.first + n), &m->stage[n % STAGES], &m->made[n % 2]);
+        make<T>(a, j, block_at(j, j.span.first + n), now, &m->stage[n % STAGES], &m->made[n % 2]);
         __syncthreads(); /* block n is ready, and block n - 1 is done */
         if (n + 2 < count) fetch(a, j, block_at(j, j.span.first + n + 2), &m->stage[(n + 2) % STAGES]);
         iv_copies_commit();
@@ -205,16 +218,19 @@ template <iv_dtype T> IV_DEVICE void weigh_step(float (&d)[2][4], const columns 
     delta_mma<T>(d[1], c.update[s], b[2], b[3]);
 }
 
-/* The tile's updates, row by row: a row's are the lanes' of its column of D, who have the same place in A. Between them
- * go the products of the queries. Returns whether all of the lane's are finite. */
+/* The tile's updates, row by row: a row's are the lanes' of its column of D, who have the same place in A. Each waits
+ * for the one before. While it does, products of the tile's queries and of the next tile's keys are on their way, whose
+ * operands have been loaded a row before. */
 template <iv_dtype T, int TILE>
-IV_DEVICE bool update_rows(columns &c, const block &b, const rows *from, const prepared *p, float (&w)[2][4],
-                           float (&o)[2][4]) {
+IV_DEVICE void update_rows(columns &c, const block &b, const rows *from, const prepared *p, const float (&w)[2][4],
+                           float (&o)[2][4], float (&next)[2][4]) {
+    constexpr int HALF = STEP / 2;
+    constexpr bool MORE = TILE + 1 < ROW_STEPS;
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    uint32_t query = iv_shared(from->query), weight[4];
+    uint32_t query = iv_shared(from->query), key = iv_shared(from->key), weight[4], x[2][4];
     const float *value = from->value + (TILE * STEP + 2 * t) * VALUE_ROW + threadIdx.x / 32 * STEP + g;
     float v[2][4], beta[2][2];
-    bool finite = true;
+    load_keys(x[0], query, TILE * STEP, 0);
     load_weights(weight, iv_shared(p->key_weight), TILE * STEP, TILE);
 #pragma unroll
     for (int n = 0; n < 2; n++)
@@ -225,38 +241,49 @@ IV_DEVICE bool update_rows(columns &c, const block &b, const rows *from, const p
         }
 #pragma unroll
     for (int r = 0; r < STEP; r++) {
-        constexpr int HALF = STEP / 2;
         int n = r / HALF, row = TILE * STEP + r;
-        if (row >= b.begin && row < b.end) {
-            float d[4] = {w[n][0], w[n][1], w[n][2], w[n][3]};
-            uint32_t take = t != r % HALF / 2 ? 0 : r % 2 ? 0xffff0000u : 0x0000ffffu;
-            delta_mma<T>(d, c.update[TILE], weight[2 * n], weight[2 * n + 1]);
-#pragma unroll
-            for (int e = 0; e < 2; e++) { /* column g, or g + 8 */
-                float x = beta[n][r % 2] * (v[n][2 * e + r % 2] - d[2 * e + r % 2]);
-                uint32_t both = iv_pack16(T, x, x), &u = c.update[TILE][2 * n + e];
-                u = (u & ~take) | (both & take);
-                finite = finite && (!take || delta_finite<T>(both & 0xffffu));
+        bool mine = t == r % HALF / 2 && row >= b.begin && row < b.end;
+        uint32_t take = !mine ? 0 : r % 2 ? 0xffff0000u : 0x0000ffffu;
+        float d[4] = {w[n][0], w[n][1], w[n][2], w[n][3]};
+        delta_mma<T>(d, c.update[TILE], weight[2 * n], weight[2 * n + 1]);
+        if (r % 2 == 0) {
+            delta_mma<T>(o[0], c.rounded[r / 2], x[0][0], x[0][1]);
+            delta_mma<T>(o[1], c.rounded[r / 2], x[0][2], x[0][3]);
+            if (MORE) load_keys(x[1], key, TILE * STEP + STEP, r / 2);
+        } else {
+            if (MORE) {
+                delta_mma<T>(next[0], c.rounded[r / 2], x[1][0], x[1][1]);
+                delta_mma<T>(next[1], c.rounded[r / 2], x[1][2], x[1][3]);
             }
+            if (r + 1 < STEP) load_keys(x[0], query, TILE * STEP, r / 2 + 1);
         }
-        if (r % 2 == 0) multiply_step<T>(o, c, query, TILE, r / 2);
+#pragma unroll
+        for (int e = 0; e < 2; e++) { /* column g, or g + 8 */
+            float u = beta[n][r % 2] * (v[n][2 * e + r % 2] - d[2 * e + r % 2]);
+            uint32_t both = iv_pack16(T, u, u);
+            c.update[TILE][2 * n + e] = (c.update[TILE][2 * n + e] & ~take) | (both & take);
+        }
     }
-    return finite;
 }
 
-/* Rows of a tile that the span has. Returns whether the lane's updates are finite. */
+/* Rows of a tile that the span has. w: products of its keys, from the tile before if that has rows; then those of the
+ * next tile. */
 template <iv_dtype T, int TILE>
-IV_DEVICE bool run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, const block &b, const rows *from,
-                        const prepared *p) {
+IV_DEVICE void run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, const block &b, const rows *from,
+                        const prepared *p, float (&w)[2][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (TILE * STEP >= b.end || TILE * STEP + STEP <= b.begin) return true;
-    float w[2][4] = {}, o[2][4] = {};
+    if (TILE * STEP >= b.end || TILE * STEP + STEP <= b.begin) return;
+    float o[2][4] = {}, next[2][4] = {};
+    if (TILE * STEP <= b.begin) {
 #pragma unroll
-    for (int k = 0; k < KEY_STEPS; k++) multiply_step<T>(w, c, iv_shared(from->key), TILE, k);
+        for (int e = 0; e < 8; e++) w[e / 4][e % 4] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < KEY_STEPS; k++) multiply_step<T>(w, c, iv_shared(from->key), TILE, k);
+    }
     decay_rows(w, p->growth, TILE);
 #pragma unroll
     for (int s = 0; s < TILE; s++) weigh_step<T>(w, c, iv_shared(p->key_weight), TILE, s);
-    bool finite = update_rows<T, TILE>(c, b, from, p, w, o);
+    update_rows<T, TILE>(c, b, from, p, w, o, next);
     decay_rows(o, p->growth, TILE);
 #pragma unroll
     for (int s = 0; s <= TILE; s++) weigh_step<T>(o, c, iv_shared(p->query_weight), TILE, s);
@@ -269,7 +296,8 @@ IV_DEVICE bool run_tile(const iv_gpu_delta_args &a, const job &j, columns &c, co
             int row = TILE * STEP + n * 8 + 2 * t + e % 2;
             if (row >= b.begin && row < b.end) to[(b.row + row) * values + e / 2 * 8] = iv_canon(o[n][e]);
         }
-    return finite;
+#pragma unroll
+    for (int e = 0; e < 8; e++) w[e / 4][e % 4] = next[e / 4][e % 4];
 }
 
 /* The rounded state of the first block; the state too, unless no border is passed. */
@@ -327,8 +355,15 @@ IV_DEVICE void move_border(const iv_gpu_delta_args &a, const job &j, columns &c,
     for (int k = 0; k < KEY_STEPS; k++) store_state_step(c.state[k], slot + j.head * a.shape.state_bytes, tile, k);
 }
 
-/* A row fails the request; a block's memory stays finite. */
-IV_DEVICE void forget_updates(const iv_gpu_delta_args &a, columns &c, const block &b) {
+/* A row whose update is not finite fails the request; a block's memory stays finite. */
+template <iv_dtype T> IV_DEVICE void check_updates(const iv_gpu_delta_args &a, columns &c, const block &b) {
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < 4 * ROW_STEPS; i++) {
+        uint32_t u = c.update[i / 4][i % 4];
+        finite = finite && delta_finite<T>(u & 0xffffu) && delta_finite<T>(u >> 16);
+    }
+    if (__all_sync(~0u, finite)) return;
     if (threadIdx.x % 32 == 0) delta_bad(a, b.row + b.begin);
 #pragma unroll
     for (int s = 0; s < ROW_STEPS; s++) set_fragment(c.update[s], make_uint4(0, 0, 0, 0));
@@ -344,11 +379,12 @@ template <iv_dtype T> IV_DEVICE void run_columns(const iv_gpu_delta_args &a, con
         const rows *from = &m->stage[n % STAGES];
         const prepared *p = &m->made[n % 2];
         __syncthreads();
-        bool finite = run_tile<T, 0>(a, j, c, b, from, p);
-        finite = run_tile<T, 1>(a, j, c, b, from, p) && finite;
-        finite = run_tile<T, 2>(a, j, c, b, from, p) && finite;
-        finite = run_tile<T, 3>(a, j, c, b, from, p) && finite;
-        if (!__all_sync(~0u, finite)) forget_updates(a, c, b);
+        float w[2][4];
+        run_tile<T, 0>(a, j, c, b, from, p, w);
+        run_tile<T, 1>(a, j, c, b, from, p, w);
+        run_tile<T, 2>(a, j, c, b, from, p, w);
+        run_tile<T, 3>(a, j, c, b, from, p, w);
+        check_updates<T>(a, c, b);
         keep_columns(a, j, c, b, tile);
         if (b.end == BLOCK && (n + 1 < count || writes_last)) move_border<T>(a, j, c, b, tile, p);
     }

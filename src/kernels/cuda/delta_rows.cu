@@ -93,22 +93,6 @@ IV_DEVICE void mix_head(const iv_gpu_delta_args &a, const delta_span &s, size_t 
     put_head<T, PER>(a, row, head, x);
 }
 
-IV_DEVICE float softplus(float x) {
-    float e = v_exp(0.0f - (x < 0.0f ? 0.0f - x : x)), u = 1.0f + e;
-    float l = u == 1.0f ? e : v_log(u) * __fdiv_rn(e, u - 1.0f);
-    return x > 0.0f ? x + l : l;
-}
-
-IV_DEVICE void mix_gates(const iv_gpu_delta_args &a, size_t row) {
-    unsigned heads = a.shape.value_heads;
-    const float *b = a.x + (row + 1) * a.shape.width - 2 * heads;
-    float *to = a.gates + row * 2 * heads;
-    for (unsigned h = threadIdx.x % 32; h < heads; h += 32) {
-        to[h] = 0.0f - v_exp(a.a_log[h]) * softplus(b[heads + h] + a.dt_bias[h]);
-        to[heads + h] = iv_sigmoid(b[h]);
-    }
-}
-
 /* A block has a row, or a part of its heads and channels. */
 template <iv_dtype T, int PER>
 static __global__ void __launch_bounds__(MIX_WARPS * 32) mix(const __grid_constant__ iv_gpu_delta_args a) {
@@ -130,91 +114,26 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32) mix(const __grid_consta
             a.values[row * values + i] =
                 activated(convolve<T, false>(a, s, position, heads * a.shape.key_dim + i, &finite));
     } else if (unit == heads + chunks) {
-        mix_gates(a, row);
-    }
-}
-
-/* Prompts: heads of 128 and four taps. A warp has 128 channels of MANY rows, and the inputs of the last three of them
- * in registers. */
-enum { MANY = 8, MANY_TAPS = 4, MANY_PER = CHUNK / 32 };
-
-/* Does some tail or slot keep the inputs of a position? */
-IV_DEVICE bool keeps_inputs(const delta_span &s, int position) {
-    const int before = MANY_TAPS - 1;
-    bool keeps = s.first == position / BLOCK || position >= s.last * BLOCK - before;
-    for (uint32_t w = 0; w < s.at->write_count; w++) {
-        int border = (int)s.at->writes[w].block * BLOCK;
-        keeps = keeps || (position >= border - before && position < border);
-    }
-    return keeps;
-}
-
-template <iv_dtype T>
-static __global__ void __launch_bounds__(MIX_WARPS * 32) mix_many(const __grid_constant__ iv_gpu_delta_args a) {
-    iv_let_next();
-    iv_wait();
-    unsigned heads = 2 * a.shape.key_heads, values = a.shape.value_heads * a.shape.value_dim;
-    unsigned unit = blockIdx.y * MIX_WARPS + threadIdx.x / 32, units = (a.shape.channels + CHUNK - 1) / CHUNK;
-    size_t first = (size_t)blockIdx.x * MANY, end = min(first + MANY, a.rows);
-    if (unit > units) return;
-    if (unit == units) {
-        for (size_t row = first; row < end; row++)
-            if (a.row_spans[row] >= 0) mix_gates(a, row);
-        return;
-    }
-    unsigned c = unit * CHUNK + threadIdx.x % 32;
-    float x[MANY_PER][MANY_TAPS], y[MANY_PER]; /* x: inputs, the newest last */
-    float4 w[MANY_PER];
-#pragma unroll
-    for (int j = 0; j < MANY_PER; j++)
-        w[j] =
-            c + 32 * j < a.shape.channels ? ((const float4 *)a.conv)[c + 32 * j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    delta_span s;
-    for (size_t row = first, index = ~(size_t)0; row < end; row++) {
-        int of = a.row_spans[row];
-        if (of < 0) return;
-        bool opens = index != (size_t)of;
-        if (opens) index = (size_t)of, s = delta_span_of(a, index);
-        int position = s.position + (int)row - s.row;
-        bool keeps = keeps_inputs(s, position);
-#pragma unroll
-        for (int j = 0; j < MANY_PER; j++) {
-            unsigned at = c + 32 * j;
-            if (at >= a.shape.channels) continue;
-#pragma unroll
-            for (int e = 0; e < MANY_TAPS - 1; e++) {
-                x[j][e] = x[j][e + 1];
-                if (!opens) continue;
-                uint32_t bits = input_at<T, false>(a, s, position - (MANY_TAPS - 1) + e, at);
-                if (position == s.position) keep_input<T>(a, s, position - (MANY_TAPS - 1) + e, at, bits);
-                x[j][e] = widened<T>(bits);
-            }
-            uint32_t bits = own_input<T, false>(a, row, at);
-            if (keeps) keep_input<T>(a, s, position, at, bits);
-            x[j][3] = widened<T>(bits);
-            float sum = __fmaf_rn(w[j].y, x[j][1], __fmaf_rn(w[j].x, x[j][0], 0.0f));
-            y[j] = activated(__fmaf_rn(w[j].w, x[j][3], __fmaf_rn(w[j].z, x[j][2], sum)));
-            if (unit >= heads) a.values[row * values + at - heads * CHUNK] = y[j];
-        }
-        if (unit < heads) put_head<T, MANY_PER>(a, row, unit, y);
+        delta_gates(a, row);
     }
 }
 
 template <iv_dtype T> static int launch_mix(const iv_gpu_delta_args *a, cudaStream_t stream) {
     const iv_gpu_delta_shape *s = &a->shape;
-    if (!a->decode && s->key_dim == CHUNK && s->taps == MANY_TAPS) {
-        unsigned chunks = (s->channels + CHUNK - 1) / CHUNK + 1;
-        dim3 many((unsigned)((a->rows + MANY - 1) / MANY), (chunks + MIX_WARPS - 1) / MIX_WARPS);
-        return iv_launch(mix_many<T>, many, MIX_WARPS * 32, stream, *a);
-    }
     size_t units = 2 * s->key_heads + (s->value_heads * s->value_dim + CHUNK - 1) / CHUNK + 1;
     dim3 grid((unsigned)a->rows, (unsigned)((units + MIX_WARPS - 1) / MIX_WARPS));
     return iv_launch(s->key_dim <= 128 ? mix<T, 4> : mix<T, 16>, grid, MIX_WARPS * 32, stream, *a);
 }
 
+/* Does delta_mix_sm90a.cu take the shape? */
+static bool is_usual(const iv_gpu_delta_shape *s) {
+    return s->arithmetic == IV_TC16 && s->key_dim == 128 && s->value_dim == 128 && s->taps == 4 && s->width % 4 == 0;
+}
+
 int iv_gpu_delta_mix(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
     if (a->rows == 0 || a->shape.channels == 0) return 0;
     if (a->shape.key_dim > 512) return (int)cudaErrorInvalidValue;
+    if (is_usual(&a->shape)) return iv_gpu_delta_mix_128(a, stream);
     switch (a->shape.type) {
     case IV_BF16: return launch_mix<IV_BF16>(a, stream);
     case IV_F16: return launch_mix<IV_F16>(a, stream);
@@ -257,6 +176,7 @@ template <iv_dtype T> static int launch_norm(const iv_gpu_delta_args *a, bool lo
 int iv_gpu_delta_norm(const iv_gpu_delta_args *a, bool longer, iv_gpu_stream stream) {
     if (a->rows == 0 || a->shape.value_heads == 0) return 0;
     if (a->shape.value_dim > 512) return (int)cudaErrorInvalidValue;
+    if (is_usual(&a->shape)) return iv_gpu_delta_norm_128(a, longer, stream);
     switch (a->shape.type) {
     case IV_BF16: return launch_norm<IV_BF16>(a, longer, stream);
     case IV_F16: return launch_norm<IV_F16>(a, longer, stream);
