@@ -126,10 +126,11 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
-    const char *weights;   /* "packed": on a CPU, quantized matrices stay as the file stores them, where their form
-                            * allows it, are widened in each product, and cannot be written tensor by tensor; refused
-                            * on GPUs and by trainable engines. "expanded": they are held in dtype. "auto" (NULL is the
-                            * same): packed where it is not refused. Never changes a bit */
+    const char *weights;   /* "packed": quantized matrices stay as the file stores them, where their form allows it, are
+                            * widened in each product, and cannot be written tensor by tensor; refused by trainable
+                            * engines, and by baseline numerics on GPUs. "expanded": they are held in dtype. "auto"
+                            * (NULL is the same): packed on a CPU that does not train, and on GPUs that have no room
+                            * for more; else expanded, which is faster on a GPU. Never changes a bit */
     size_t state_cache_bytes; /* models with linear attention: memory over all ranks for states at block borders, from
                                * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
                                * the free memory */
@@ -644,7 +645,7 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
-    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed, as on GPUs */
+    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed */
     /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
      * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
     uint64_t linear_layers, state_bytes, open_block_bytes;

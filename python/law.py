@@ -361,6 +361,89 @@ def attention(arithmetic, kind, q, keys, values, t, window):
     return [o / total[1] for o in total[2]]
 
 
+# ---- section 17: linear attention ------------------------------------------------------------------------
+
+
+def softplus(x):
+    e = exp(f32(0) - abs(x))
+    v = f32(1) + e
+    rest = e if v == 1 else log(v) * (e / (v - f32(1)))
+    return x + rest if x > 0 else rest
+
+
+def sigmoid(x):
+    return f32(1) / (f32(1) + exp(f32(0) - x))
+
+
+def convolve(weights, rows, t, channel):
+    """The sum of a channel's taps at row t."""
+    y = f32(0)
+    for j, w in enumerate(weights):
+        at = t - len(weights) + 1 + j
+        y = fma(w, rows[at][channel] if at >= 0 else f32(0), y)
+    return y
+
+
+def l2_norm(x, scale=None):
+    lanes = [f32(0)] * 256
+    for i, v in enumerate(x):
+        lanes[i % 256] = fma(v, v, lanes[i % 256])
+    r = f32(1) / np.sqrt(fold(lanes) + f32(1e-6))
+    return [v * r if scale is None else (v * r) * scale for v in x]
+
+
+def delta_rule(arithmetic, kind, rows, key_dim, value_dim):
+    """rows: (q, k, v, g, beta). o of each row."""
+    chain, rounded, zero = CHAIN[arithmetic], ROUND[kind], f32(0)
+    state, out, block = [[zero] * value_dim for _ in range(key_dim)], [], []
+    for q, k, v, g, beta in rows:
+        total = (block[-1][2] if block else zero) + g
+        t = len(block)
+        end = t // 16 * 16 + 16
+        columns = [padded([rounded(row[j]) for row in state]) for j in range(value_dim)]
+
+        def products(x, before):
+            weights = [rounded(exp(total - block[i][2]) * chain(zero, padded(x), padded(block[i][0]), kind)) for i in range(before)]
+            weights += [zero] * (end - before)
+            updates = [row[1] for row in block] + [[zero] * value_dim] * (end - len(block))
+            return [chain(exp(total - zero) * chain(zero, padded(x), columns[j], kind), weights, [row[j] for row in updates], kind) + zero
+                    for j in range(value_dim)]
+
+        w = products(k, t)
+        block.append((k, [rounded(beta * (a - b)) for a, b in zip(v, w)], total))
+        out.append(products(q, t + 1))
+        if len(block) == 64:
+            decays = [exp(total - row[2]) for row in block]
+            for c in range(key_dim):
+                decayed = [rounded(d * row[0][c]) for d, row in zip(decays, block)]
+                state[c] = [chain(exp(total - zero) * state[c][j], decayed, [row[1][j] for row in block], kind) for j in range(value_dim)]
+            block = []
+    return out
+
+
+def linear_attention(arithmetic, kind, inputs, z, b, a, conv, a_log, dt_bias, norm, key_dim, value_dim):
+    """One head: inputs: rows of the channels q, k, v in the type; z, b, a: per row."""
+    rounded, rows = ROUND[kind], []
+    scale = f32(1 / np.sqrt(np.float64(key_dim)))
+    for t in range(len(inputs)):
+        x = [silu(convolve(conv[c], inputs, t, c)) for c in range(len(conv))]
+        q = [rounded(v) for v in l2_norm(x[:key_dim], scale)]
+        k = [rounded(v) for v in l2_norm(x[key_dim : 2 * key_dim])]
+        g = f32(0) - exp(a_log) * softplus(a[t] + dt_bias)
+        rows.append((q, k, x[2 * key_dim :], g, sigmoid(b[t])))
+    out = delta_rule(arithmetic, kind, rows, key_dim, value_dim)
+    return [[rounded(silu(gate) * n) for gate, n in zip(z[t], rmsnorm(o, norm, f32(1e-6)))] for t, o in enumerate(out)]
+
+
+def short_convolution(kind, projections, conv):
+    """projections: rows of b, c, x."""
+    rounded, n, s, out = ROUND[kind], len(conv), [], []
+    for t, row in enumerate(projections):
+        s.append([rounded(row[c] * row[2 * n + c]) for c in range(n)])
+        out.append([rounded(row[n + c] * convolve(conv[c], s, t, c)) for c in range(n)])
+    return out
+
+
 # ---- the cases: inputs from a formula that C shares ------------------------------------------------------
 
 
@@ -396,6 +479,17 @@ def main():
             rows = lambda x: [x[j * dim : (j + 1) * dim] for j in range(t + 1)] + [[f32(0)] * dim] * 64
             cases.append({"op": "attention", "arithmetic": arithmetic, "type": kind, "head_dim": dim, "position": t, "window": window,
                           "y": bits(attention(arithmetic, kind, q, rows(k), rows(v), t, window))})
+    key, value, taps, count = 5, 3, 4, 68
+    channels = 2 * key + value
+    cut = lambda x, n: [x[i : i + n] for i in range(0, len(x), n)]
+    for arithmetic, kind in runs:
+        y = linear_attention(arithmetic, kind, cut(inputs(10, count * channels, kind), channels), cut(inputs(11, count * value), value),
+                             inputs(12, count), inputs(13, count), cut(inputs(14, channels * taps), taps), f32(-0.5), f32(-3.0),
+                             inputs(15, value), key, value)
+        cases.append({"op": "linear_attention", "arithmetic": arithmetic, "type": kind, "y": bits([v for row in y for v in row])})
+    for kind in ("bfloat16", "float16", "float32"):
+        y = short_convolution(kind, cut(inputs(16, 8 * 3 * 5, kind), 15), cut(inputs(17, 15), 3))
+        cases.append({"op": "short_convolution", "arithmetic": "fma32", "type": kind, "y": bits([v for row in y for v in row])})
     x, w, c, s = inputs(6, 600, spread=3), inputs(7, 600), inputs(8, 20), inputs(9, 20)
     cases.append({"op": "rmsnorm", "y": bits(rmsnorm(x, w, f32(1e-5)))})
     cases.append({"op": "log_softmax", "y": bits(log_softmax(x))})

@@ -155,7 +155,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     print_bytes(out, "cache per token", m->kv_bytes_per_token);
     if (m->linear_layers) {
         print_bytes(out, "state of a prefix", m->state_bytes);
-        print_bytes(out, "per sequence", 2 * m->state_bytes + m->open_block_bytes);
+        print_bytes(out, "per sequence", m->state_bytes + m->state_bytes / 4 + m->open_block_bytes);
     }
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)

@@ -141,11 +141,11 @@ static void drop_devices(const cli_args *args, verify *v) {
 /* Removes the quiet run's own way to hold weights; the other too where it is the same, unless --axes asks for it. */
 static void drop_weights(const cli_args *args, verify *v) {
     const char *own = v->job.options.weights;
-    bool expanded = own && strcmp(own, "expanded") == 0,
+    bool cuda = strcmp(v->job.options.device, "cuda") == 0, chosen = own && strcmp(own, "auto") != 0;
+    bool expanded = chosen ? strcmp(own, "expanded") == 0 : cuda,
          same = v->job.model->expanded_bytes == v->job.model->weight_bytes;
     verify_axes_drop(&v->axes, VERIFY_WEIGHTS, expanded ? VERIFY_EXPANDED : VERIFY_PACKED);
-    bool cuda = strcmp(v->job.options.device, "cuda") == 0;
-    if ((same || cuda) && !cli_has(args, "axes")) v->axes.counts[VERIFY_WEIGHTS] = 0;
+    if (same && !cli_has(args, "axes")) v->axes.counts[VERIFY_WEIGHTS] = 0;
 }
 
 static int run_all(const cli_args *args, verify *v, iv_error *err) {

@@ -198,7 +198,7 @@ static iv_status open_engine(runner *r, iv_error *err) {
     if (c->value[VERIFY_DEVICE]) o.device = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_CPU ? "cpu" : "cuda";
     size_t weights = c->value[VERIFY_WEIGHTS];
     bool expanded = weights ? weights == VERIFY_EXPANDED : o.weights && strcmp(o.weights, "expanded") == 0;
-    if (weights || c->value[VERIFY_DEVICE]) o.weights = expanded ? "expanded" : "auto"; /* GPUs refuse "packed" */
+    if (weights || c->value[VERIFY_DEVICE]) o.weights = expanded ? "expanded" : weights ? "packed" : "auto";
     o.enforce_eager = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_EAGER;
     cli_lora_options(job->args, &o);
     iv_status status = iv_engine_open(&o, &r->engine, err);

@@ -13,7 +13,8 @@
  *                                             to 1.1 of OUT tokens, and the number of different answers, over the
  *                                             tokens that all of them have
  *     --numerics LIST  invar, vanilla, bio: an engine for each, in sequence
- *     --tp N, --device D, --arithmetic A, --threads N, --max-num-batched-tokens N, --enforce-eager, --files, --turns N
+ *     --tp N, --device D, --arithmetic A, --weights W, --threads N, --max-num-batched-tokens N, --enforce-eager,
+ * --files, --turns N
  *     --json FILE      appends records for figures.py
  *
  * Weights are dummies unless --files is given. A step's time is the engine's wall-clock time over many steps, including
@@ -371,6 +372,8 @@ static void parse_flag(bench *b, const char *flag, char *value) {
         o->device = value;
     else if (strcmp(flag, "--arithmetic") == 0)
         o->arithmetic = value;
+    else if (strcmp(flag, "--weights") == 0)
+        o->weights = value;
     else if (strcmp(flag, "--threads") == 0)
         o->threads = count_of(value);
     else if (strcmp(flag, "--max-num-batched-tokens") == 0)

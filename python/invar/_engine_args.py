@@ -72,7 +72,7 @@ class EngineArgs:
     arithmetic: str = "auto"
     numerics: str = "invar"
     isa: str = "auto"
-    weights: str = "auto"  # packed (on a CPU, quantized weights stay as in the file) or expanded (in 16 bits)
+    weights: str = "auto"  # packed (quantized weights stay as in the file) or expanded (in 16 bits)
     threads: int = 0
     trainable: bool = False  # Trainer.sync will replace the weights
     dummy_seed: int = 0

@@ -101,7 +101,7 @@ static bool recurrent_delta(const iv_compute *c, const iv_delta_args *a, const i
                             void *scratch) {
     const iv_delta_layout *l = a->layout;
     bool finite = iv_delta_heads(c, a, s, key_head, scratch);
-    for (size_t h = 0; s->rows == 1 && finite && h < l->value_heads; h++)
+    for (size_t h = 0; s->rows == 1 && s->now && finite && h < l->value_heads; h++)
         if ((h + l->group_first) / l->group == key_head) recur(a, s, key_head, h);
     return finite;
 }

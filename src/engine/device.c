@@ -121,7 +121,7 @@ static iv_status open_forward(iv_engine *e, iv_error *err) {
 iv_status iv_device_open_model(iv_engine *e, const iv_engine_options *o, size_t pages, iv_error *err) {
     if (!e->gpus[0]) return open_forward(e, err);
     iv_gpu_model_options options = options_of(e, o);
-    options.pages = pages;
+    options.pages = pages, options.state_slots = e->state_slots, options.state_tails = e->state_layout.tails;
     e->tile_rows = 8;
     return iv_gpu_model_open(e->model, e->gpus, &options, &e->gpu_model, err);
 }

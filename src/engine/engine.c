@@ -48,13 +48,15 @@ static iv_status parse_load_format(const iv_engine_options *o, iv_model_options 
     return iv_fail(err, IV_INVALID, "load_format: wanted auto or dummy, found '%s'", how);
 }
 
-static iv_status parse_weights(const iv_engine_options *o, const iv_engine *e, iv_model_options *m, iv_error *err) {
+static iv_status parse_weights(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     const char *how = o->weights ? o->weights : "auto";
     bool automatic = strcmp(how, "auto") == 0, packed = strcmp(how, "packed") == 0, gpus = e->gpus[0] != NULL;
-    m->packed = (automatic || packed) && !gpus && !o->trainable;
-    if (packed && !m->packed)
-        return iv_fail(err, IV_UNSUPPORTED, "weights packed: %s; wanted auto or expanded",
-                       gpus ? "a GPU holds them expanded" : "an engine that is trainable holds them expanded");
+    bool baseline = gpus && e->numerics != IV_INVAR; /* cuBLAS and other leaves read plain rows */
+    bool can = !baseline && !o->trainable;
+    m->packed = can && (packed || (automatic && !gpus)), e->may_pack = can && automatic;
+    if (packed && !can)
+        return iv_fail(err, IV_UNSUPPORTED, "weights packed: %s holds them expanded; wanted auto or expanded",
+                       baseline ? "a baseline's numerics on a GPU" : "an engine that is trainable");
     if (automatic || packed || strcmp(how, "expanded") == 0) return IV_OK;
     return iv_fail(err, IV_INVALID, "weights: wanted auto, packed or expanded, found '%s'", how);
 }
@@ -137,7 +139,7 @@ static bool states_bytes(const iv_state_layout *l, size_t slots, size_t *out) {
            iv_size_add(*out, tails, out) && iv_size_mul(*out, l->layers, out);
 }
 
-/* Slots for states: each sequence holds one and writes one; the others are snapshots, for cached prefixes. *bytes:
+/* Slots for states: of sequences that run, and snapshots, for cached prefixes. *bytes:
  * what they all take. available: memory behind the weights, 0: unknown; a number of sequences that is not given is
  * lowered until their states take a quarter of it at most. */
 static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_model *plan, size_t available,
@@ -148,17 +150,17 @@ static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_
     if (!l->layers) return IV_OK;
     l->every = STATE_EVERY, l->tails = e->max_num_seqs;
     while (!o->max_num_seqs && available && l->tails > 1 &&
-           (!states_bytes(l, 2 * l->tails, bytes) || *bytes > available / 4))
+           (!states_bytes(l, iv_states_running(l->tails), bytes) || *bytes > available / 4))
         l->tails--;
     e->max_num_seqs = l->tails;
     if (o->prefix_caching) snapshots = o->state_cache_bytes ? o->state_cache_bytes / state : 4 * l->tails;
     if (o->prefix_caching && !o->state_cache_bytes && available)
         snapshots = iv_size_min(snapshots, available / STATE_SHARE / state);
-    e->state_slots = 2 * l->tails + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
+    e->state_slots = iv_states_running(l->tails) + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
     if (!states_bytes(l, e->state_slots, bytes) || (available && *bytes > available / 2))
         return iv_fail(err, IV_LIMIT,
                        "states: max_num_seqs %zu and a state cache of %zu states take %zu bytes, there is room for %zu",
-                       e->max_num_seqs, e->state_slots - 2 * l->tails, *bytes, available / 2);
+                       e->max_num_seqs, e->state_slots - iv_states_running(l->tails), *bytes, available / 2);
     return IV_OK;
 }
 
@@ -174,6 +176,8 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t working = 0, available = e->gpus[0]
                                         ? iv_device_memory_available(e, &plan.config, plan.gemm_type, o, &working)
                                         : iv_ranks_memory_available(e->ranks);
+    size_t widened = e->gpus[0] ? iv_model_widest_codes(&plan) * iv_ranks_size(e->ranks) : 0;
+    available = available > widened ? available - widened : 1;
     size_t states = 0, behind = available > plan.weight_bytes ? available - plan.weight_bytes : 1;
     if (status == IV_OK) status = size_states(o, e, &plan, available ? behind : 0, &states, err);
     if (available) available = available > states ? available - states : 1;
@@ -200,6 +204,18 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     *pages = iv_size_max(longest, iv_size_min(all, iv_size_min(wish, room))) * groups.count;
     m->positions = e->max_model_len;
     return IV_OK;
+}
+
+/* size_kv; where weights are automatic, those that do not fit GPUs expanded are held packed. All ranks agree: each
+ * knows the least memory. */
+static iv_status size_memory(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages,
+                             iv_error *err) {
+    iv_error ignored;
+    size_t seqs = e->max_num_seqs;
+    iv_status status = size_kv(o, e, m, pages, err);
+    if (status != IV_LIMIT || !e->may_pack || m->packed) return status;
+    m->packed = true, e->max_num_seqs = seqs;
+    return size_kv(o, e, m, pages, &ignored) == IV_OK ? IV_OK : status;
 }
 
 static iv_status open_buffers(iv_engine *e, iv_error *err) {
@@ -296,7 +312,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     m.widen = o->trainable;
     IV_TRY(iv_ranks_open(e, o, err));
     iv_ranks_model_options(e->ranks, &m);
-    IV_TRY(size_kv(o, e, &m, &pages, err));
+    IV_TRY(size_memory(o, e, &m, &pages, err));
     IV_TRY(iv_text_model_open(o->model, &e->text_model, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));

@@ -87,6 +87,7 @@ struct iv_engine {
     iv_baseline *baseline; /* NULL for the law, and on GPUs */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
+    bool may_pack; /* weights are automatic: they are packed where memory has no room for more */
     iv_pace pace;
     size_t kv_token_bytes;        /* over all ranks */
     iv_state_layout state_layout; /* of layers with a state: of one rank, once the model is open */

@@ -10,6 +10,12 @@
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
+#define LATENT_EXPERTS                                                                              \
+    {                                                                                               \
+        .score = IV_SCORE_SIGMOID, .router_correction = true, .grouped = true, .dense_first = true, \
+        .shared_counted = true                                                                      \
+    }
+#define READS_LATENT READS_GROUPS, "first_k_dense_replace", "n_shared_experts", "rope_interleave"
 #define GEMMA4_ROPE                                                                             \
     "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4},\"full_attention\":" \
     "{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,\"rope_theta\":1e6}}"
@@ -183,6 +189,12 @@ static const iv_family_facts families[] = {
      .offset_norms = true, .linear = true, .positions = 32768, .intermediate = 512, .partial = 0.25,
      .stored = IV_STORED_DELTA | IV_STORED_EXPERTS, .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
      .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor", "attn_output_gate"}},
+    {"deepseek_v3", .latent = true, .stored = IV_STORED_LATENT, .bos_id = 0, .eos_id = 1, .moe = true,
+     .norm_topk = true, .experts = LATENT_EXPERTS, .reads = {READS_LATENT}},
+    {"kimi_k2", .latent = true, .stored = IV_STORED_LATENT, .bos_id = 0, .eos_id = 1, .moe = true, .norm_topk = true,
+     .experts = LATENT_EXPERTS, .reads = {READS_LATENT}},
+    {"glm4_moe_lite", .latent = true, .stored = IV_STORED_LATENT, .bos_id = 0, .eos_id = 1, .eps = 1e-5, .moe = true,
+     .norm_topk = true, .experts = LATENT_EXPERTS, .reads = {READS_LATENT}},
     {"lfm2", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true, .theta = 1e6,
      .stored = IV_STORED_LFM2, .reads = {READS_QK_NORM}},
     {"lfm2_moe", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true,
@@ -193,6 +205,8 @@ static const iv_family_facts families[] = {
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS
+#undef READS_LATENT
+#undef LATENT_EXPERTS
 #undef NO_IDS
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -202,6 +216,9 @@ static const char *missing_of(const char *type) {
         {"muse_glimmer", "a gate of attention's output"},
         {"muse_glimmer_text", "a gate of attention's output"},
         {"laguna", "a gate of attention's output, numbers of heads by layer"},
+        {"deepseek_v2", "routers that choose by a group's best expert"},
+        {"deepseek_v32", "an indexer that chooses the keys of a query"},
+        {"glm_moe_dsa", "an indexer that chooses the keys of a query"},
         {"deepseek_v4", "several residual streams"},
         {"glm5_next", "several residual streams"},
         {"qwen4_exp", "several residual streams"},

@@ -54,6 +54,7 @@ typedef struct iv_family_facts {
     bool offset_norms;                /* without that scale */
     bool linear;                      /* has linear-attention layers, and gates on attention's output */
     bool short_conv;                  /* has layers of short convolutions */
+    bool latent;                      /* has latent attention (config_latent.h) */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
@@ -80,7 +81,7 @@ typedef struct iv_family_facts {
     int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
     /* Of the family's first size, which its files may leave out; 0: must be there. */
     int64_t vocab, heads, positions, intermediate;
-    const char *reads[12]; /* members that other families refuse (config_members.h) */
+    const char *reads[14]; /* members that other families refuse (config_members.h) */
 } iv_family_facts;
 
 /* The row of o's model_type. Fails with IV_UNSUPPORTED, with the list of those that are supported and, where it is

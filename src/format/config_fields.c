@@ -44,6 +44,10 @@ static const iv_config_field model_rows[] = {
     {"head_dim", AT(head_dim), IV_FIELD_INT, BOTH, .label = ""},
     {"wide_head_dim", AT(wide_head_dim), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
     {"wide_kv_heads", AT(wide_kv_heads), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
+    {"q_lora_rank", AT(q_rank), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
+    {"kv_lora_rank", AT(kv_rank), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
+    {"qk_rope_head_dim", AT(rope_dim), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
+    {"v_head_dim", AT(value_dim), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
     {"max_position_embeddings", AT(max_positions), IV_FIELD_INT, REQUIRED, .min = 1, .max = IV_POSITIONS_MAX},
     {"rms_norm_eps", AT(rms_norm_eps), IV_FIELD_REAL, OPTIONAL | ARITHMETIC, .label = "eps", .min = 1e-30, .max = 1},
     {"ropes", AT(ropes), IV_FIELD_ROPES, .uses = ARITHMETIC},
@@ -255,7 +259,7 @@ static void describe_layers(const iv_model_config *c, iv_digest *d) {
 static void describe_long(const iv_model_config *c, iv_digest *d) {
     const iv_rope_config *r = &c->ropes[0];
     if (r->kind != IV_ROPE_LONG) return;
-    for (int64_t i = 0; i < (r->rotated ? r->rotated : c->head_dim) / 2; i++) {
+    for (int64_t i = 0; i < (r->rotated ? r->rotated : iv_config_rope_dim(c, 0)) / 2; i++) {
         char text[64];
         snprintf(text, sizeof text, "%s%a", i ? " " : "long ", c->long_factors[r->extended][i]);
         add_text(d, text);

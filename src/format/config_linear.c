@@ -129,8 +129,8 @@ size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind) {
 iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err) {
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
-            return iv_fail(err, IV_UNSUPPORTED, "model_type %s: %s has no %s yet (device cpu computes answers)",
-                           c->model_type, what,
+            return iv_fail(err, IV_UNSUPPORTED, "model_type %s: %s has no %s yet: wanted device cpu", c->model_type,
+                           what,
                            c->layer[i].mixer == IV_MIXER_DELTA  ? "linear attention"
                            : c->layer[i].mixer == IV_MIXER_CONV ? "short convolutions"
                                                                 : "attention output gates");

@@ -120,7 +120,7 @@ static iv_status parse_factors(const iv_json_object *o, const char *key, size_t 
 static iv_status parse_long(const iv_json_object *o, const context *k, iv_rope_config *out, iv_error *err) {
     static const char *const keys[] = {"short_factor", "long_factor"}, *const scales[] = {"short_mscale",
                                                                                           "long_mscale"};
-    size_t pairs = (size_t)(out->rotated ? out->rotated : k->c->head_dim) / 2;
+    size_t pairs = (size_t)(out->rotated ? out->rotated : k->head_dim) / 2;
     bool found;
     for (int i = 0; i < 2; i++) {
         if (iv_json_object_has(o, scales[i]))
@@ -155,7 +155,7 @@ static iv_rope_config unscaled(const context *k, double theta) {
                           .factor = 1,
                           .attn_factor = 1,
                           .neighbours = k->family->neighbours,
-                          .head_dim = k->wide ? k->head_dim : 0};
+                          .head_dim = k->wide ? k->head_dim : k->family->head_dim};
     set_partial(k, k->partial, &out);
     return out;
 }
@@ -177,7 +177,7 @@ static iv_status parse_rope_object(const iv_json_object *o, const context *k, in
         return parse_long(o, k, out, err);
     }
     if (out->kind == IV_ROPE_NTK)
-        return k->c->head_dim == 2 || out->rotated == 2
+        return k->head_dim == 2 || out->rotated == 2
                    ? iv_fail(err, IV_UNSUPPORTED,
                              "%s: %srope_type: wanted more than 2 dimensions with dynamic, found 2", o->file, o->path)
                    : required_real(o, "alpha", 1, 1e6, &out->factor, err);
@@ -296,7 +296,7 @@ iv_status iv_config_parse_rope(const iv_json_object *o, const iv_rope_defaults *
     context k = {family,
                  family->theta != 0 ? family->theta : ROPE_THETA_DEFAULT,
                  family->partial != 0 ? family->partial : 1,
-                 c->head_dim,
+                 family->head_dim ? family->head_dim : c->head_dim,
                  false,
                  c};
     bool has_theta, has_old, has_new;

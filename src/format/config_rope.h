@@ -20,6 +20,7 @@ typedef struct iv_rope_defaults {
     bool neighbours;     /* always: iv_rope_config.neighbours */
     bool scales_queries; /* llama_4_scaling_beta is read */
     bool proportional;   /* the kind of this name is */
+    int64_t head_dim;    /* of what turns, where that is another number than a head's; else 0 */
 } iv_rope_defaults;
 
 /* Fills c->ropes: [0] of layers that see all positions; [1] of layers that slide, if theirs is another.

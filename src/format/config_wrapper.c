@@ -8,6 +8,7 @@ static const iv_config_wrapper wrappers[] = {
     {"gemma3", "gemma3_text", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"gemma4", "gemma4_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
     {"llama4", "llama4_text", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
+    {"kimi_k25", "kimi_k2", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"mistral3", "mistral", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"internvl", "qwen2", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"qwen2_vl", "qwen2_vl_text", IV_STORED_TOWERS},

@@ -8,6 +8,7 @@
 #include "format/config_experts.h"
 #include "format/config_families.h"
 #include "format/config_fields.h"
+#include "format/config_latent.h"
 #include "format/config_layers.h"
 #include "format/config_members.h"
 #include "format/config_names.h"
@@ -233,15 +234,17 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->intermediate_size = f->intermediate;
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
-    IV_TRY(parse_heads(o, f, c, err));
+    IV_TRY(f->latent ? iv_config_parse_latent(o, c, err) : parse_heads(o, f, c, err));
     if (f->rope_when_absent) IV_TRY(iv_config_use_rope(o, f->rope_when_absent, err));
     if (f->rotary_dim) IV_TRY(iv_config_use_rotary_dim(o, c->head_dim, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
     if (f->wide) IV_TRY(iv_config_parse_wide(o, c, err));
-    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries, f->wide};
+    iv_rope_defaults rope = {f->local_rope,     f->theta, f->partial, f->neighbours,
+                             f->scales_queries, f->wide,  c->rope_dim};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
+    if (f->latent) IV_TRY(iv_config_use_latent(o, c, err));
     IV_TRY(iv_config_parse_layers(o, f, c, err));
     if (f->wide) IV_TRY(iv_config_use_wide(o, c, err));
     iv_config_use_positions(c, c->max_positions);

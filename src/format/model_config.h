@@ -22,6 +22,7 @@
 #define IV_EOS_IDS_MAX 16
 #define IV_ROPES_MAX 2
 #define IV_CONV_TAPS_MAX 8
+#define IV_LATENT_MAX 4096
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
@@ -94,6 +95,10 @@ typedef struct iv_model_config {
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */
     int64_t wide_head_dim, wide_kv_heads; /* of layers that are `wide`; 0: there are none */
+    /* Latent attention (NUMERICS.md 18): keys and values of all heads are made from kv_rank numbers a token, keys have
+     * rope_dim more that turn. Then kv_heads is 1, and head_dim is that of queries, of which the last rope_dim turn.
+     * q_rank 0: queries are made from the layer's input. kv_rank 0: there is none, and the others are 0. */
+    int64_t q_rank, kv_rank, rope_dim, value_dim;
     int64_t max_positions;
     double rms_norm_eps;
     bool layer_norm; /* norms of the residual stream are of centered rows */
@@ -162,6 +167,10 @@ static inline int64_t iv_config_head_dim(const iv_model_config *c, int64_t layer
 static inline int64_t iv_config_kv_heads(const iv_model_config *c, int64_t layer) {
     return c->layer[layer].wide ? c->wide_kv_heads : c->kv_heads;
 }
+/* Of a head's part of the input of o. */
+static inline int64_t iv_config_value_dim(const iv_model_config *c, int64_t layer) {
+    return c->kv_rank ? c->value_dim : iv_config_head_dim(c, layer);
+}
 static inline int64_t iv_config_rope_dim(const iv_model_config *c, int rope) {
     return c->ropes[rope].head_dim ? c->ropes[rope].head_dim : c->head_dim;
 }
@@ -188,9 +197,12 @@ bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);
 /* Layers of this kind. */
 size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind);
 
-/* IV_UNSUPPORTED, by name, if a layer is of a kind or has a gate that `what` ("training", "device cuda") has no kernels
+/* IV_UNSUPPORTED, by name, if a layer is of a kind or has a gate that `what` ("training on device cuda") has no kernels
  * for yet. */
 iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err);
+
+/* The same if it has latent attention. */
+iv_status iv_config_check_no_latent(const iv_model_config *c, const char *what, iv_error *err);
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
  * IV_UNSUPPORTED, by name, for a well-formed feature that invar does not implement. */

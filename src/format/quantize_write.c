@@ -34,10 +34,12 @@ static bool ends_with(const char *name, const char *end) {
 
 /* A linear layer of a decoder, by the last part of its name. */
 static bool is_layer(const iv_tensor_info *t) {
-    static const char *const names[] = {".q_proj.weight",  ".k_proj.weight",    ".v_proj.weight",
-                                        ".o_proj.weight",  ".qkv_proj.weight",  ".gate_proj.weight",
-                                        ".up_proj.weight", ".down_proj.weight", ".gate_up_proj.weight",
-                                        ".w1.weight",      ".w2.weight",        ".w3.weight"};
+    static const char *const names[] = {".q_proj.weight",   ".k_proj.weight",    ".v_proj.weight",
+                                        ".o_proj.weight",   ".qkv_proj.weight",  ".gate_proj.weight",
+                                        ".up_proj.weight",  ".down_proj.weight", ".gate_up_proj.weight",
+                                        ".w1.weight",       ".w2.weight",        ".w3.weight",
+                                        ".q_a_proj.weight", ".q_b_proj.weight",  ".kv_a_proj_with_mqa.weight",
+                                        ".kv_b_proj.weight"};
     static const char *const towers[] = {"visual.", "vision", "audio", "mtp."};
     if (t->ndim != 2 || (t->dtype != IV_BF16 && t->dtype != IV_F16 && t->dtype != IV_F32)) return false;
     for (size_t i = 0; i < sizeof towers / sizeof *towers; i++)

@@ -26,6 +26,8 @@ typedef enum part {
     CONV_B,
     CONV_C,
     CONV_X,
+    LATENT_KEY,
+    LATENT_VALUE,
     FUSED_Q,
     FUSED_K,
     FUSED_V,
@@ -37,7 +39,7 @@ typedef enum part {
     EXPERT_DOWN /* last */
 } part;
 
-/* Names without "model.layers.N." and without ".weight" or ".bias"; * is an expert's number. */
+/* Names without "model.layers.N." and without ".weight" or ".bias"; * is an expert's number, or a head's. */
 typedef struct form {
     unsigned bit;
     const char *name, *stored;
@@ -137,6 +139,8 @@ static const form forms[] = {
     {IV_STORED_LFM2, "conv.c_proj", "conv.in_proj", .part = CONV_C},
     {IV_STORED_LFM2, "conv.x_proj", "conv.in_proj", .part = CONV_X},
     {IV_STORED_LFM2, "conv.conv", "conv.conv", .part = CONV},
+    {IV_STORED_LATENT, "self_attn.k_b_proj.*", "self_attn.kv_b_proj", .part = LATENT_KEY},
+    {IV_STORED_LATENT, "self_attn.v_b_proj.*", "self_attn.kv_b_proj", .part = LATENT_VALUE},
 };
 #undef DELTA
 #undef FUSED
@@ -148,6 +152,7 @@ static const char *const towers[] = {"visual.",
                                      "vision_model.",
                                      "model.vision_tower.",
                                      "multi_modal_projector.",
+                                     "mm_projector.",
                                      "audio_tower.",
                                      "model.audio_tower.",
                                      "model.multi_modal_projector.",
@@ -260,6 +265,16 @@ static void of_heads(const iv_model_config *c, part p, int ndim, size_t rows, si
         out->begin = p == LINEAR_Q ? 0 : p == LINEAR_K ? key : 2 * key;
 }
 
+/* A head's part of kv_b_proj, [heads (keys + values), rank]: its values' rows, or its keys' columns. */
+static void of_latent(const iv_model_config *c, part p, size_t head, iv_tensor_place *out) {
+    size_t keys = (size_t)(c->head_dim - c->rope_dim), height = keys + (size_t)c->value_dim;
+    *out = (iv_tensor_place){.ndim = 2, .shape = {(int64_t)height * c->heads, c->kv_rank}, .step = 1};
+    if (p == LATENT_KEY)
+        out->transposed = true, out->block = head, out->height = height;
+    else
+        out->begin = head * height + keys;
+}
+
 static void place(const iv_model_config *c, long layer, const form *f, size_t expert, int ndim, size_t rows,
                   size_t columns, iv_tensor_place *out) {
     size_t dim = (size_t)iv_config_head_dim(c, layer), q = (size_t)c->heads * dim,
@@ -267,6 +282,10 @@ static void place(const iv_model_config *c, long layer, const form *f, size_t ex
     part p = f ? f->part : WHOLE;
     if (p >= EXPERT_GATE) {
         of_experts(c, f, expert, ndim, rows, columns, out);
+        return;
+    }
+    if (p == LATENT_KEY || p == LATENT_VALUE) {
+        of_latent(c, p, expert, out);
         return;
     }
     if (p >= GATED_QUERY) {
@@ -279,15 +298,28 @@ static void place(const iv_model_config *c, long layer, const form *f, size_t ex
     *out = (iv_tensor_place){.ndim = ndim, .shape = {(int64_t)all, (int64_t)columns}, .begin = begin, .step = 1};
 }
 
+/* Only the last rows turn: of each head of q, and of the latent with the key that all heads share. */
+static iv_row_order latent_order(const iv_model_config *c, const char *rest) {
+    const iv_rope_config *r = &c->ropes[0];
+    size_t turns = (size_t)c->rope_dim, rotated = r->rotated ? (size_t)r->rotated : turns;
+    if (rotated == turns && !r->neighbours) return (iv_row_order){0};
+    if (strncmp(rest, "self_attn.q_proj.", 17) == 0 || strncmp(rest, "self_attn.q_b_proj.", 19) == 0)
+        return (iv_row_order){(size_t)c->head_dim, (size_t)c->head_dim - turns, rotated, r->neighbours};
+    if (strncmp(rest, "self_attn.kv_a_proj_with_mqa.", 29) == 0)
+        return (iv_row_order){(size_t)c->kv_rank + turns, (size_t)c->kv_rank, rotated, r->neighbours};
+    return (iv_row_order){0};
+}
+
 static iv_row_order order_of(const iv_model_config *c, long layer, const char *rest) {
     static const char *const turned[] = {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.q_norm.",
                                          "self_attn.k_norm."};
     const iv_rope_config *r = &c->ropes[c->layer[layer].rope];
     size_t head = (size_t)iv_config_head_dim(c, layer), rotated = r->rotated ? (size_t)r->rotated : head;
+    if (c->kv_rank) return latent_order(c, rest);
     if (r->kind == IV_ROPE_NONE || r->kind == IV_ROPE_PROPORTIONAL || (rotated == head && !r->neighbours))
         return (iv_row_order){0};
     for (size_t i = 0; i < sizeof turned / sizeof *turned; i++)
-        if (strncmp(rest, turned[i], strlen(turned[i])) == 0) return (iv_row_order){head, rotated, r->neighbours};
+        if (strncmp(rest, turned[i], strlen(turned[i])) == 0) return (iv_row_order){head, 0, rotated, r->neighbours};
     return (iv_row_order){0};
 }
 
@@ -326,9 +358,11 @@ size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char
 }
 
 size_t iv_row_order_source(const iv_row_order *o, size_t j) {
-    size_t half = j / (o->head / 2), pair = j % (o->head / 2), turning = o->rotated / 2;
-    if (pair >= turning) return o->rotated + half * (o->head - o->rotated) / 2 + (pair - turning);
-    return o->neighbours ? 2 * pair + half : half * turning + pair;
+    size_t turns = o->head - o->kept, turning = o->rotated / 2;
+    if (j < o->kept) return j;
+    size_t half = (j - o->kept) / (turns / 2), pair = (j - o->kept) % (turns / 2);
+    if (pair >= turning) return o->kept + o->rotated + half * (turns - o->rotated) / 2 + (pair - turning);
+    return o->kept + (o->neighbours ? 2 * pair + half : half * turning + pair);
 }
 
 bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {

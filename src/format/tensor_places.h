@@ -36,13 +36,15 @@ enum {
     IV_STORED_DELTA_FUSED = 1 << 18 | IV_STORED_MTP,
     /* operator_norm, ffn_norm, feed_forward.w1 (gate), w2 (down), w3 (up), self_attn.out_proj, q_layernorm,
      * k_layernorm, embedding_norm (the last one); conv.in_proj: rows of b, c, x; conv.conv [C, 1, taps] */
-    IV_STORED_LFM2 = 1 << 19
+    IV_STORED_LFM2 = 1 << 19,
+    IV_STORED_LATENT = 1 << 20 /* self_attn.kv_b_proj: of each head the rows of its keys, then those of its values */
 };
 
 /* The order of the rows of each head. `head` 0: as in the file. */
 typedef struct iv_row_order {
     size_t head;     /* rows of a head */
-    size_t rotated;  /* of them are rotated, the first in a file; even */
+    size_t kept;     /* the first of them, which stay where they are: of latent attention */
+    size_t rotated;  /* of the others are rotated, the first in a file; even */
     bool neighbours; /* pairs of the rotation are neighbours there, not half of the rotated rows apart */
 } iv_row_order;
 
@@ -51,6 +53,7 @@ typedef struct iv_tensor_place {
     int64_t shape[3];
     bool transposed; /* row r is a column of the stored matrix `block`, one behind another along the first dimension */
     size_t block;    /* 0 where not transposed */
+    size_t height;   /* rows of such a matrix; 0: as the shape says */
     size_t begin, step; /* row r is row, or column, begin + r * step, before the order */
     size_t run,
         stride; /* rows of each head, and from head to head: row r is begin + r / run * stride + r % run; 0, 0 */

@@ -3,6 +3,7 @@
  * blocks. */
 #include "kernels/attention.h"
 #include "base/size.h"
+#include "kernels/turned_values.h"
 #include "numerics/backward.h"
 #include "numerics/fma32.h"
 #include "numerics/tree.h"
@@ -25,6 +26,7 @@ typedef struct scratch {
     tile_state *s;
     float *out, *total; /* [value panels][rows][32] */
     void *q, *packed_q, *packed_weights;
+    unsigned char *values; /* of a block, where keys hold them */
 } scratch;
 
 static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
@@ -33,11 +35,16 @@ static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 static size_t carve(const iv_kv_layout *l, unsigned char *base, scratch *s) {
     size_t at = 0, outputs = aligned(l->values.panels * R * C * sizeof(float));
     size_t widest = IV_TILE_HEADER_BYTES + 8 * R * iv_size_max(l->keys.k_padded, B);
-    size_t part[6] = {aligned(sizeof(tile_state)), outputs,         outputs,
-                      aligned(R * l->key_dim * 4), aligned(widest), aligned(widest)};
-    void *p[6];
-    for (int i = 0; i < 6; i++) p[i] = base ? base + at : NULL, at += part[i];
-    *s = (scratch){p[0], p[1], p[2], p[3], p[4], p[5]};
+    size_t part[7] = {aligned(sizeof(tile_state)),
+                      outputs,
+                      outputs,
+                      aligned(R * l->key_dim * 4),
+                      aligned(widest),
+                      aligned(widest),
+                      l->shared ? aligned(iv_matrix_bytes(&l->values)) : 0};
+    void *p[7];
+    for (int i = 0; i < 7; i++) p[i] = base ? base + at : NULL, at += part[i];
+    *s = (scratch){p[0], p[1], p[2], p[3], p[4], p[5], p[6]};
     return at;
 }
 
@@ -118,7 +125,9 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
     const iv_kernels *k = j->c->kernels;
     tile_state *t = s->s;
     size_t element = iv_dtype_bytes(l->type);
-    const unsigned char *keys = iv_kv_keys(l, page, head), *values = iv_kv_values(l, page, head);
+    const unsigned char *keys = iv_kv_keys(l, page, head),
+                        *values = l->shared ? s->values : iv_kv_values(l, page, head);
+    if (l->shared) iv_turned_values(k, l, keys, s->values);
     memset(t->score, 0, sizeof t->score);
     for (size_t p = 0; p < 2; p++)
         j->kernel->chain(s->packed_q, rows, keys + p * l->keys.panel_bytes, l->keys.k_padded, t->score[p]);

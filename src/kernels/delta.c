@@ -156,7 +156,7 @@ static void begin_rows(const job *j, const unsigned char *rounded, const float *
 }
 
 /* One row's update from its complete w. */
-static void update_row(job *j, unsigned char *updates, size_t at, size_t r, const float *v, float beta) {
+static void update_row(job *j, unsigned char *updates, size_t at, size_t r, const float *v, float beta, void *kept) {
     const iv_delta_layout *l = j->l;
     float u[DIM_MAX], rounded[DIM_MAX]; /* storage for any type */
     for (size_t i = 0; i < l->value_dim; i++) u[i] = beta * (v[i] - (j->s.of_keys[(i / C * T + r) * C + i % C] + 0.0f));
@@ -166,6 +166,14 @@ static void update_row(job *j, unsigned char *updates, size_t at, size_t r, cons
         return;
     }
     for (size_t i = 0; i < l->value_dim; i++) put(l->type, updates, index_of(&l->update, i, at), rounded, i);
+    if (kept) memcpy(kept, rounded, l->value_dim * iv_dtype_bytes(l->type));
+}
+
+/* Where a value head's update of a row is kept, or NULL. */
+static void *kept_update(const job *j, size_t row, size_t head) {
+    const iv_delta_layout *l = j->l;
+    if (!j->a->kept) return NULL;
+    return (char *)j->a->kept->updates + (row * l->value_heads + head) * l->value_dim * iv_dtype_bytes(l->type);
 }
 
 /* A value head's rows of a tile; o replaces v in the batch. */
@@ -194,7 +202,7 @@ static void run_tile(job *j, const block *b, size_t value, const tile *t) {
         chains(j, j->s.key_weights + (r * B + step) * bytes, B, r, 1, T, updates, l->update.panels,
                l->update.panel_bytes, step, j->s.of_keys);
         update_row(j, updates, t->first + r, r, x + 2 * l->keys + head * l->value_dim,
-                   x[l->width - 2 * l->value_heads + head]);
+                   x[l->width - 2 * l->value_heads + head], kept_update(j, t->row + r, head));
     }
     chains(j, j->s.query_weights + step * bytes, B, 0, t->n, T, updates, l->update.panels, l->update.panel_bytes, step,
            j->s.of_queries);
@@ -207,22 +215,42 @@ static void run_tile(job *j, const block *b, size_t value, const tile *t) {
 
 /* ---- borders ---------------------------------------------------------------------------------------------- */
 
-/* The state at the border where a block begins, as the products see it. */
-static void round_state(const job *j, const unsigned char *state, unsigned char *rounded) {
+/* Where the state at the border of the block that the span begins in is; NULL: it is zero. */
+static const unsigned char *first_state(const job *j, size_t value) {
+    return j->span->from ? j->span->from + (j->first_value + value) * j->l->state_bytes : NULL;
+}
+
+/* The state at the border where a block begins, as the products see it. kept: NULL, or its rows too. */
+static void round_state(const job *j, const unsigned char *state, unsigned char *rounded, char *kept) {
     const iv_delta_layout *l = j->l;
     const float *s = (const float *)(const void *)state;
+    size_t width = iv_dtype_bytes(l->type);
     float row[C]; /* storage for any type */
     for (size_t p = 0; p < l->rounded.panels; p++)
         for (size_t k = 0; k < l->rounded.k_padded; k++) {
             j->c->kernels->round(s + (p * l->rounded.k_padded + k) * C, C, l->type, row);
             for (size_t i = 0; i < C; i++)
                 put(l->type, rounded + p * l->rounded.panel_bytes, iv_panel_index(l->type, k, i), row, i);
+            if (kept && k < l->key_dim)
+                memcpy(kept + (k * l->value_dim + p * C) * width, row, iv_size_min(C, l->value_dim - p * C) * width);
         }
 }
 
-/* Where the state at the border of the block that the span begins in is; NULL: it is zero. */
-static const unsigned char *first_state(const job *j, size_t value) {
-    return j->span->from ? j->span->from + (j->first_value + value) * j->l->state_bytes : NULL;
+/* A block of the span begins: its state, rounded. */
+static void begin_block(const job *j, const block *b, size_t index, size_t value) {
+    const iv_delta_layout *l = j->l;
+    bool is_first = index == j->span->position / B;
+    size_t bytes = l->key_dim * l->value_dim * iv_dtype_bytes(l->type), border = j->span->border + index - 1;
+    unsigned char *rounded = b->rounded + value * iv_matrix_bytes(&l->rounded);
+    const unsigned char *state = is_first ? first_state(j, value) : j->s.state + value * l->state_bytes;
+    char *kept = NULL;
+    if (j->a->kept && index)
+        kept = (char *)j->a->kept->borders + (border * l->value_heads + j->first_value + value) * bytes;
+    if (state) {
+        round_state(j, state, rounded, kept);
+    } else {
+        memset(rounded, 0, iv_matrix_bytes(&l->rounded));
+    }
 }
 
 /* The working state becomes that at the block's end. */
@@ -270,16 +298,7 @@ static void end_block(const job *j, const block *b, size_t index, bool is_first,
 
 static void run_block(job *j, const block *b, size_t index, size_t begin, size_t end) {
     const iv_delta_span *s = j->span;
-    const iv_delta_layout *l = j->l;
-    bool is_first = index == s->position / B;
-    for (size_t v = 0; begin % B == 0 && v < j->values; v++) {
-        unsigned char *rounded = b->rounded + v * iv_matrix_bytes(&l->rounded);
-        const unsigned char *state = is_first ? first_state(j, v) : j->s.state + v * l->state_bytes;
-        if (state)
-            round_state(j, state, rounded);
-        else
-            memset(rounded, 0, iv_matrix_bytes(&l->rounded));
-    }
+    for (size_t v = 0; begin % B == 0 && v < j->values; v++) begin_block(j, b, index, v);
     for (size_t at = begin, n; at < end; at += n) {
         n = iv_size_min(end - at, T - at % T);
         tile t = {at % B, n, s->first_row + (at - s->position)};
@@ -305,13 +324,15 @@ bool iv_delta_heads(const iv_compute *c, const iv_delta_args *a, const iv_delta_
              .finite = true};
     iv_carving v = {.base = memory, .align = 64};
     carve(l, &v, &j.s);
-    if (last > s->position / B + 1) { /* blocks in between: finite, and padded with zeros */
+    if (!s->now || last > s->position / B + 1) { /* blocks without a buffer: finite, and padded with zeros */
         memset(j.s.block.keys, 0, iv_matrix_bytes(&l->key));
         memset(j.s.block.updates, 0, l->group * iv_matrix_bytes(&l->update));
     }
     for (size_t index = s->position / B; index <= last && j.finite; index++) {
         bool is_first = index == s->position / B;
-        block b = is_first ? block_of(&j, s->now) : index == last ? block_of(&j, s->next) : j.s.block;
+        block b = j.s.block;
+        if (s->now && is_first) b = block_of(&j, s->now);
+        if (s->now && !is_first && index == last) b = block_of(&j, s->next);
         size_t to = iv_size_min(end, (index + 1) * B);
         run_block(&j, &b, index, iv_size_max(s->position, index * B), to);
         if (to == (index + 1) * B && (index < last || write < s->write_count))

@@ -46,13 +46,26 @@ enum { IV_DELTA_WRITES_MAX = 8 };
 typedef struct iv_delta_span {
     size_t first_row, rows, position;
     const unsigned char *from; /* the slot of the border at or before `position`; NULL: that is position 0 */
-    unsigned char *now, *next; /* buffers of the blocks in which the rows begin and end */
+    unsigned char *now, *next; /* buffers of the blocks in which the rows begin and end; NULL: the rows are a whole
+                                * sequence, of which nothing is left */
+    size_t border;             /* in `kept`: where the border behind the sequence's first block is */
     size_t write_count;
     struct {
         size_t block; /* the state after so many blocks, ascending: behind `position`, at the end at most */
         unsigned char *slot;
     } writes[IV_DELTA_WRITES_MAX];
 } iv_delta_span;
+
+/* What the backward pass needs besides inputs and qk; all but the gates is typed. A short convolution keeps b, c and x
+ * alone.
+ */
+typedef struct iv_delta_kept {
+    void *updates; /* [rows][value_heads * value_dim]: R(u) */
+    void *o, *z;   /* the same, before the gated norm; of a short convolution z is [rows][width]: b, c, x */
+    void *borders; /* [border][value_heads][key_dim][value_dim]: the rounded states where blocks begin, but for a
+                    * sequence's first, (rows - 1) / 64 of them */
+    float *gates;  /* [rows][3][value_heads]: beta, decay, a */
+} iv_delta_kept;
 
 typedef struct iv_delta_args {
     const iv_delta_layout *layout;
@@ -64,12 +77,13 @@ typedef struct iv_delta_args {
     void *inputs; /* [rows][channels] in the type */
     void *qk;     /* [rows][2 * keys] in the type: q, k */
     void *out;    /* [rows][value_heads * value_dim] in the type */
+    const iv_delta_kept *kept; /* NULL: there is no backward pass */
 } iv_delta_args;
 
 /* Rounds a row's inputs of the convolution. */
 void iv_delta_inputs(const iv_compute *c, const iv_delta_args *a, size_t row);
 
-/* The span's inputs into tails and slots. */
+/* The span's inputs into tails and slots; not for a span without buffers. */
 void iv_delta_open(const iv_delta_args *a, const iv_delta_span *s);
 
 /* Row i of the span: convolution, q and k, decays and betas. False: a key is not finite. */
@@ -89,6 +103,14 @@ void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row);
  * of row i of the span R(c y), y their convolution, into `out`. */
 bool iv_conv_inputs(const iv_compute *c, const iv_delta_args *a, size_t row);
 void iv_conv_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i);
+
+/* The sums of the convolution of channels [from, from + n) at a position of the span, n at most IV_DELTA_CHUNK. */
+enum { IV_DELTA_CHUNK = 64 };
+void iv_delta_convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
+                       size_t from, size_t n, float *y);
+
+/* Elements [from, from + n) as floats. */
+void iv_delta_widen(iv_dtype type, const void *x, size_t from, size_t n, float *out);
 
 /* Are n elements finite? */
 bool iv_delta_finite(iv_dtype type, const void *p, size_t n);

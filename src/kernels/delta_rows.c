@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { B = IV_DELTA_BLOCK, CHUNK = 64 };
+enum { B = IV_DELTA_BLOCK, CHUNK = IV_DELTA_CHUNK };
 
 static bool add(size_t *at, size_t n, size_t bytes) {
     return iv_size_mul(n, bytes, &bytes) && iv_size_round_up(bytes, 64, &bytes) && iv_size_add(*at, bytes, at);
@@ -70,11 +70,13 @@ void iv_delta_inputs(const iv_compute *c, const iv_delta_args *a, size_t row) {
 
 static size_t input_bytes(const iv_delta_layout *l) { return l->channels * iv_dtype_bytes(l->type); }
 
-/* Those of `position + offset - (taps - 1)`: of the span itself, or as its first block's buffer has them. */
+/* Those of `position + offset - (taps - 1)`: of the span itself, or as its first block's buffer has them; NULL: they
+ * are before position 0 of a whole sequence, and +0. */
 static const char *input_at(const iv_delta_args *a, const iv_delta_span *s, size_t position, size_t offset) {
     const iv_delta_layout *l = a->layout;
     size_t at = position + offset, behind = s->position + l->taps - 1, bytes = input_bytes(l);
     if (at >= behind) return (const char *)a->inputs + (s->first_row + at - behind) * bytes;
+    if (!s->now) return NULL;
     return (const char *)s->now + l->tail_inputs + (at - s->position / B * B) * bytes;
 }
 
@@ -100,7 +102,7 @@ void iv_delta_open(const iv_delta_args *a, const iv_delta_span *s) {
 
 /* ---- a row ----------------------------------------------------------------------------------------------- */
 
-static void widen(iv_dtype type, const void *x, size_t from, size_t n, float *out) {
+void iv_delta_widen(iv_dtype type, const void *x, size_t from, size_t n, float *out) {
     switch (type) {
     case IV_BF16:
         for (size_t i = 0; i < n; i++) out[i] = iv_bf16_to_f32(((const iv_bf16 *)x)[from + i]);
@@ -112,14 +114,17 @@ static void widen(iv_dtype type, const void *x, size_t from, size_t n, float *ou
     }
 }
 
-/* y[0 .. n) of channels from `from` on, n at most CHUNK: the sums of taps and inputs. */
-static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position, size_t from,
-                     size_t n, float *y) {
+void iv_delta_convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
+                       size_t from, size_t n, float *y) {
     const iv_delta_layout *l = a->layout;
     float input[CHUNK], weight[CHUNK];
     memset(y, 0, n * sizeof *y);
     for (size_t j = 0; j < l->taps; j++) {
-        widen(l->type, input_at(a, s, position, j), from, n, input);
+        const char *inputs = input_at(a, s, position, j);
+        if (inputs)
+            iv_delta_widen(l->type, inputs, from, n, input);
+        else
+            memset(input, 0, sizeof input);
         for (size_t i = 0; i < n; i++) weight[i] = a->conv[(from + i) * l->taps + j];
         c->kernels->add_product(y, weight, input, n);
     }
@@ -133,7 +138,7 @@ static void convolve_row(const iv_compute *c, const iv_delta_args *a, const iv_d
     for (size_t i = 0; i < CHUNK; i++) ones[i] = 1.0f;
     for (size_t from = 0, n; from < a->layout->channels; from += n) {
         n = iv_size_min(CHUNK, a->layout->channels - from);
-        convolve(c, a, s, position, from, n, y);
+        iv_delta_convolve(c, a, s, position, from, n, y);
         c->kernels->activate(&silu, y, ones, n, IV_F32, x + from);
     }
 }
@@ -151,10 +156,13 @@ bool iv_delta_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_sp
         if (h < l->key_heads) k->scale(head, l->key_dim, iv_delta_query_scale(l->key_dim));
     }
     k->round(x, 2 * l->keys, l->type, qk);
+    float *gates = a->kept ? a->kept->gates + row * 3 * l->value_heads : NULL;
+    if (gates) memcpy(gates + 2 * l->value_heads, decay, l->value_heads * sizeof *gates);
     for (size_t h = 0; h < l->value_heads; h++) {
         b[h] = iv_ref_sigmoid(b[h]);
         decay[h] = iv_ref_delta_decay(decay[h], a->dt_bias[h], a->a_log[h]);
     }
+    if (gates) memcpy(gates, b, 2 * l->value_heads * sizeof *gates);
     return iv_delta_finite(l->type, qk + l->keys * width, l->keys);
 }
 
@@ -163,6 +171,10 @@ void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row) {
     const iv_delta_layout *l = a->layout;
     size_t values = l->value_heads * l->value_dim, width = iv_dtype_bytes(l->type);
     float *o = a->x + row * l->width + 2 * l->keys;
+    if (a->kept) {
+        c->kernels->round(o, values, l->type, (char *)a->kept->o + row * values * width);
+        c->kernels->round(o + values, values, l->type, (char *)a->kept->z + row * values * width);
+    }
     for (size_t h = 0; h < l->value_heads; h++)
         c->kernels->rmsnorm(o + h * l->value_dim, a->norm, a->eps, l->value_dim, IV_F32, o + h * l->value_dim);
     c->kernels->activate(&silu, o + values, o, values, l->type, (char *)a->out + row * values * width);
@@ -175,6 +187,7 @@ bool iv_conv_inputs(const iv_compute *c, const iv_delta_args *a, size_t row) {
     const float *b = a->x + row * l->width, *x = b + 2 * l->channels;
     char *inputs = (char *)a->inputs + row * input_bytes(l);
     float product[CHUNK];
+    if (a->kept) c->kernels->round(b, l->width, l->type, (char *)a->kept->z + row * l->width * iv_dtype_bytes(l->type));
     for (size_t from = 0, n; from < l->channels; from += n) {
         n = iv_size_min(CHUNK, l->channels - from);
         for (size_t i = 0; i < n; i++) product[i] = b[from + i] * x[from + i];
@@ -190,7 +203,7 @@ void iv_conv_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_spa
     float y[CHUNK];
     for (size_t from = 0, n; from < l->channels; from += n) {
         n = iv_size_min(CHUNK, l->channels - from);
-        convolve(c, a, s, s->position + i, from, n, y);
+        iv_delta_convolve(c, a, s, s->position + i, from, n, y);
         for (size_t k = 0; k < n; k++) y[k] = gate[from + k] * y[k];
         c->kernels->round(y, n, l->type, out + from * iv_dtype_bytes(l->type));
     }

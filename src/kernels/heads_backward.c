@@ -32,8 +32,7 @@ static void raw_head(const iv_heads_backward_args *a, size_t row, size_t h, floa
     for (size_t i = 0; i < a->dim; i++) out[i] = iv_element(a->type, from, at + i);
 }
 
-/* Adds up leaves in the tree: a power of two of vectors of n floats, into the first. */
-static void add_leaves(float *leaf, size_t leaves, size_t n) {
+void iv_add_leaves(float *leaf, size_t leaves, size_t n) {
     for (size_t stride = 1; stride < leaves; stride *= 2)
         for (size_t i = 0; i < leaves; i += 2 * stride)
             for (size_t e = 0; e < n; e++) leaf[i * n + e] = leaf[i * n + e] + leaf[(i + stride) * n + e];
@@ -66,7 +65,7 @@ static void row_backward(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_heads_backward_args *a = j->a;
     size_t dim = a->dim, position = position_of(a, row), leaves = a->leaves;
-    float *d = a->dqkv + row * (a->heads + 2 * a->kv_heads) * dim, sine[IV_HEAD_DIM_MAX];
+    float *d = a->dqkv + row * a->stride, sine[IV_HEAD_DIM_MAX];
     float terms[2][IV_LEAVES_MAX * IV_HEAD_DIM_MAX];
     memset(terms, 0, sizeof terms);
     for (size_t i = 0; i < dim / 2; i++) sine[i] = -a->sine[position * dim / 2 + i];
@@ -81,7 +80,7 @@ static void row_backward(void *context, size_t row, size_t worker) {
     for (size_t h = 0; h < a->kv_heads; h++, d += dim) value_backward(j, row, h, d);
     if (!a->q_norm) return;
     for (int i = 0; i < 2; i++) {
-        add_leaves(terms[i], leaves, dim);
+        iv_add_leaves(terms[i], leaves, dim);
         memcpy(a->terms + (row * 2 + (size_t)i) * dim, terms[i], dim * sizeof *d);
     }
 }

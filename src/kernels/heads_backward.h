@@ -19,9 +19,13 @@ typedef struct iv_heads_backward_args {
     size_t sequence_count;
     const void *q_raw, *k_raw; /* [rows][heads * dim] and [rows][kv_heads * dim] before the norms, typed; unused without
                                 * norms */
-    float *dqkv;               /* [rows][(heads + 2 * kv_heads) * dim]: in place */
-    float *terms;              /* [rows][2][dim]: a row's terms of q_norm and k_norm; unused without norms */
+    float *dqkv;               /* [rows][stride], (heads + 2 * kv_heads) * dim of each: in place */
+    size_t stride;
+    float *terms; /* [rows][2][dim]: a row's terms of q_norm and k_norm; unused without norms */
 } iv_heads_backward_args;
+
+/* Adds up leaves in the tree: a power of two of vectors of n floats, into the first. */
+void iv_add_leaves(float *leaf, size_t leaves, size_t n);
 
 /* Over threads. */
 void iv_heads_backward(const iv_compute *c, const iv_heads_backward_args *args, size_t rows);

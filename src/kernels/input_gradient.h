@@ -6,7 +6,7 @@
 #include "kernels/compute.h"
 #include "kernels/matrix.h"
 
-enum { IV_OUTPUT_SLICES_MAX = 3 };
+enum { IV_OUTPUT_SLICES_MAX = 6 };
 
 /* The outputs of one layer: n columns of dy. */
 typedef struct iv_output_slice {

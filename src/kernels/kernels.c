@@ -10,6 +10,7 @@
 #include "kernels/linear.h"
 #include "kernels/packed_panel.h"
 #include "kernels/tree_allreduce.h"
+#include "kernels/turned_values.h"
 #include "numerics/optimizer.h"
 
 #include <pthread.h>
@@ -66,7 +67,7 @@ static void fill(void) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
         k->widen = iv_widen_scalar, k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
-        k->delta = iv_delta_heads;
+        k->delta = iv_delta_heads, k->turn = iv_turn_scalar;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F32, &iv_tile_f32_fma32_scalar);

@@ -117,6 +117,10 @@ typedef struct iv_kernels {
      */
     void (*widen)(const iv_code_form *form, iv_dtype type, const iv_packed_group *group, size_t k, void *out);
 
+    /* A part of a block's keys as values: of `elements` elements (a multiple of 16, at most 32) of 32 keys, as a panel
+     * of keys has them, 32 of each of these keys, as a panel of values has them. Those behind `elements` are left. */
+    void (*turn)(iv_dtype type, const void *keys, size_t elements, void *out);
+
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);
     float (*squares)(const float *x, size_t n);

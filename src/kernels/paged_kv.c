@@ -16,6 +16,12 @@ bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_
            iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }
 
+bool iv_kv_layout_make_shared(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim) {
+    if (!iv_kv_layout_make(l, type, heads, key_dim, value_dim)) return false;
+    l->shared = true, l->head_bytes = iv_matrix_bytes(&l->keys);
+    return iv_size_mul(l->head_bytes, heads, &l->page_bytes);
+}
+
 bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim) {
     *l = (iv_kv_layout){.type = type, .heads = heads, .key_dim = key_dim, .value_dim = value_dim, .elsewhere = true};
     return iv_size_add(key_dim, value_dim, &l->head_bytes) &&
@@ -47,9 +53,10 @@ static void copy(iv_dtype type, void *to, size_t at, const void *from, size_t i)
 }
 
 bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v) {
-    if (!finite_values(l->type, k, l->key_dim) || !finite_values(l->type, v, l->value_dim)) return false;
+    if (!finite_values(l->type, k, l->key_dim)) return false;
+    if (!l->shared && !finite_values(l->type, v, l->value_dim)) return false;
     unsigned char *keys = page + head * l->head_bytes, *values = keys + iv_matrix_bytes(&l->keys);
     for (size_t d = 0; d < l->key_dim; d++) copy(l->type, keys, index_of(&l->keys, slot, d), k, d);
-    for (size_t d = 0; d < l->value_dim; d++) copy(l->type, values, index_of(&l->values, d, slot), v, d);
+    for (size_t d = 0; d < l->value_dim && !l->shared; d++) copy(l->type, values, index_of(&l->values, d, slot), v, d);
     return true;
 }

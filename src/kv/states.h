@@ -56,6 +56,10 @@ typedef struct iv_state_track {
 
 #define IV_STATE_NONE ((iv_state_track){.slot = IV_NO_SLOT, .tail = IV_NO_SLOT})
 
+/* Slots for sequences that run, without snapshots: one each, and one for every four, of which those take one that pass
+ * a border in a step; others wait for the next. */
+static inline size_t iv_states_running(size_t sequences) { return sequences + (sequences + 3) / 4; }
+
 /* Where the tails of a layer begin, and the bytes of a layer. */
 static inline size_t iv_states_tails_at(const iv_states *s) { return s->slots * s->layout.bytes; }
 static inline size_t iv_states_layer_bytes(const iv_states *s) {

@@ -1,4 +1,4 @@
-/* adapters.h: adapters of low rank of an open model, ready to run (NUMERICS.md 18), and the table of them that steps
+/* adapters.h: adapters of low rank of an open model, ready to run (NUMERICS.md 19), and the table of them that steps
  * name by slot. An adapter is made once for all ranks of a process and is read-only; it holds no pointer to weights of
  * the model, which may be replaced by others of the same configuration. */
 #ifndef IV_MODEL_ADAPTERS_H

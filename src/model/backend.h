@@ -73,7 +73,9 @@ typedef struct iv_backend_ops {
     iv_status (*attention_out_backward)(iv_backend *b, size_t layer, iv_error *err); /* dx -> dattended */
     iv_status (*attention_backward)(iv_backend *b, size_t layer, iv_error *err);     /* dattended -> dqkv */
     iv_status (*rope_kv_backward)(iv_backend *b, size_t layer, iv_error *err);       /* dqkv, in place */
-    iv_status (*qkv_backward)(iv_backend *b, size_t layer, iv_error *err);           /* dqkv -> dnormed */
+    /* Instead of these two in a layer with a state. */
+    iv_status (*recurrent_backward)(iv_backend *b, size_t layer, iv_error *err);
+    iv_status (*qkv_backward)(iv_backend *b, size_t layer, iv_error *err); /* dqkv -> dnormed */
     iv_status (*embed_backward)(iv_backend *b, iv_error *err);
 } iv_backend_ops;
 

@@ -74,10 +74,14 @@ static iv_status mlp_block_backward(const iv_model *m, iv_backend *b, size_t i, 
     return b->ops->norm_backward(b, norm_of_mlp(m, i), err);
 }
 
-static iv_status attention_block_backward(iv_backend *b, size_t i, iv_error *err) {
+static iv_status attention_block_backward(const iv_model *m, iv_backend *b, size_t i, iv_error *err) {
     IV_TRY(b->ops->attention_out_backward(b, i, err));
-    IV_TRY(b->ops->attention_backward(b, i, err));
-    IV_TRY(b->ops->rope_kv_backward(b, i, err));
+    if (m->layers[i].config->mixer != IV_MIXER_ATTENTION) {
+        IV_TRY(b->ops->recurrent_backward(b, i, err));
+    } else {
+        IV_TRY(b->ops->attention_backward(b, i, err));
+        IV_TRY(b->ops->rope_kv_backward(b, i, err));
+    }
     IV_TRY(b->ops->qkv_backward(b, i, err));
     return b->ops->norm_backward(b, (iv_norm){IV_NORM_ATTENTION, i}, err);
 }
@@ -87,7 +91,7 @@ iv_status iv_decoder_backward(const iv_model *m, iv_backend *b, iv_error *err) {
     for (size_t i = (size_t)m->config.layers; i-- > 0;) {
         IV_TRY(b->ops->restore(b, i, err));
         IV_TRY(mlp_block_backward(m, b, i, err));
-        IV_TRY(attention_block_backward(b, i, err));
+        IV_TRY(attention_block_backward(m, b, i, err));
     }
     return b->ops->embed_backward(b, err);
 }

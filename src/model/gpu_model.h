@@ -21,7 +21,8 @@ typedef struct iv_gpu_model_options {
     size_t logits_max;            /* rows of a slice of logits */
     size_t positions_max;         /* longest sequence */
     size_t pages;
-    bool graphs;         /* capture and replay; off: individual launches. Never changes a bit */
+    size_t state_slots, state_tails; /* of layers with a state (kv/states.h) */
+    bool graphs;                     /* capture and replay; off: individual launches. Never changes a bit */
     size_t timeout_ms;   /* of a wait for another GPU inside a step; ten times as long for NCCL to connect */
     const uint64_t *ids; /* a bit per id, 0: it is never drawn; NULL: all are drawn. Copied */
     size_t processes;    /* 1: all ranks are in this process; else every rank is a process with one GPU */

@@ -8,9 +8,10 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
     iv_kv_place places[IV_LAYERS_MAX];
     size_t count = 0, bytes = 0;
     for (int64_t l = 0; l < c->layers; l++) {
-        size_t dim = (size_t)iv_config_head_dim(c, l);
-        if (c->layer[l].mixer == IV_MIXER_ATTENTION)
-            kinds[count++] = (iv_kv_kind){c->layer[l].window, dim, dim, c->layer[l].wide};
+        size_t dim = (size_t)iv_config_head_dim(c, l), latent = (size_t)c->kv_rank;
+        if (c->layer[l].mixer != IV_MIXER_ATTENTION) continue;
+        kinds[count++] = latent ? (iv_kv_kind){c->layer[l].window, latent + (size_t)c->rope_dim, latent, false}
+                                : (iv_kv_kind){c->layer[l].window, dim, dim, c->layer[l].wide};
     }
     IV_TRY(iv_kv_groups_make(kinds, count, &m->kv_groups, places, err));
     for (int64_t l = c->layers; l-- > 0;) /* layers with a state have no pages */
@@ -18,8 +19,9 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
     for (size_t g = 0; g < m->kv_groups.count; g++) {
         const iv_kv_kind *k = &m->kv_groups.kind[g];
         size_t heads = iv_tp_shard_of(&m->tp, m->rank, k->wide)->kv_heads;
-        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout[g], m->gemm_type, heads,
-                                                                             k->key_dim, k->value_dim))
+        if (!(m->memspace  ? iv_kv_layout_make_elsewhere
+              : c->kv_rank ? iv_kv_layout_make_shared
+                           : iv_kv_layout_make)(&m->kv_layout[g], m->gemm_type, heads, k->key_dim, k->value_dim))
             return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         bytes = iv_size_max(bytes, m->kv_layout[g].page_bytes);
     }

@@ -4,10 +4,10 @@
 
 #include "model/model.h"
 
-/* Leaves of one rank: q, k and v; gate and up of dense layers, and of shared experts (1 if there are none); the head.
- */
+/* Leaves of one rank: q, k and v; gate and up of dense layers, and of shared experts (1 if there are none); the head;
+ * the projection before layers with a state (1 if there are none). */
 typedef struct iv_learner_leaves {
-    size_t qkv, wide_qkv, up, shared, head;
+    size_t qkv, wide_qkv, up, shared, head, mixer;
 } iv_learner_leaves;
 
 /* Leaves of q, k and v over all ranks. */

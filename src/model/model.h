@@ -44,6 +44,8 @@ typedef struct iv_layer_tensors {
     iv_tensor *gate, *gate_bias; /* of attention's output */
     iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias,
         *delta_norm; /* of linear attention, with q, k, v and out; of a short convolution b, z (c), v (x), conv, out */
+    iv_tensor *q_b, *kv_a, *q_a_norm, *kv_a_norm; /* of latent attention; q is what its queries are made from first */
+    iv_tensor **keys, **values;                   /* [heads], parts of kv_b_proj */
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
     iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
@@ -62,6 +64,14 @@ typedef struct iv_delta_weights {
     float *norm;            /* [linear_value_dim] */
 } iv_delta_weights;
 
+/* Latent attention of the rank's heads. qkv has q_a, or without a low rank q, and behind it kv_a. */
+typedef struct iv_latent_weights {
+    float *q_norm, *kv_norm;  /* [q_rank], NULL without it; [kv_rank] */
+    iv_matrix q;              /* of heads from q_rank; unused without it */
+    iv_matrix *keys, *values; /* [the rank's heads]: kv_rank outputs of a query's part that does not turn, and value_dim
+                               * outputs of kv_rank */
+} iv_latent_weights;
+
 typedef struct iv_layer {
     const iv_layer_config *config;              /* the decoder (decoder.c) chooses its ops by it */
     const iv_rope_table *rope;                  /* the rotation of q and k */
@@ -72,6 +82,7 @@ typedef struct iv_layer {
     float *scalar;                              /* of the residual stream behind the layer, or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_delta_weights delta;                     /* of linear attention */
+    iv_latent_weights latent;                   /* of latent attention */
     iv_matrix qkv;                    /* with a gate's rows behind v; of linear attention q, k, v, z, b, a; of a short
                                        * convolution b, c, x */
     iv_matrix out[IV_RANK_NODES_MAX]; /* by tp.out or, of a layer with a state, tp.mixer_out */
@@ -138,8 +149,8 @@ typedef struct iv_model_options {
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
-    bool packed;                 /* here, not in a memory space: quantized matrices stay as the file stores them where
-                                  * their form allows, and rows of them cannot be written */
+    bool packed;                 /* quantized matrices stay as the file stores them where their form allows, and rows of
+                                  * them cannot be written */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */
@@ -153,6 +164,9 @@ typedef struct iv_model_options {
  * checked and hashed once, whichever rank it is for. Refuses tensors that are missing, surplus, of the wrong shape or
  * type, or hold a NaN or an infinity. On failure nothing is allocated. */
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
+/* Bytes of the largest matrix that is held packed, as plain rows of its type; 0: none is. */
+size_t iv_model_widest_codes(const iv_model *m);
+
 void iv_model_close(iv_model *m); /* NULL is fine */
 
 /* The type that it would be held in: from the options, else config.json, else the embedding. */

@@ -132,6 +132,11 @@ typedef struct located {
     iv_tensor_place at;
 } located;
 
+/* Rows of one of the matrices of which some are transposed. */
+static size_t block_rows(const iv_tensor_place *at, const iv_stored *s) {
+    return at->height ? at->height : (size_t)s->info.shape[s->info.ndim - 2];
+}
+
 static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t count, located *of) {
     iv_model *m = k->first;
     for (size_t i = 0; i < count; i++) {
@@ -142,7 +147,7 @@ static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t coun
         if (wanted[i].ndim == 1) s->columns = 1, s->rows = s->info.elements; /* biases of all experts, too */
         if (of[i].at.order.head) s->group = of[i].at.order.head;
         if (of[i].at.run) s->group = of[i].at.stride;
-        if (of[i].at.transposed) s->group = (size_t)s->info.shape[s->info.ndim - 2];
+        if (of[i].at.transposed) s->group = block_rows(&of[i].at, s);
     }
     for (size_t i = 0; i < m->stored_count; i++) {
         iv_stored *s = &m->stored[i];
@@ -415,20 +420,21 @@ static iv_status write_codes(const iv_stored_piece *p, const window *w, const iv
     if (is_straight(p)) {
         const iv_row_codes part = {in->codes + skip * columns, in->scales + skip * groups, in->seconds + skip * groups,
                                    in->outer_scales + skip * outers, in->outer_seconds + skip * outers};
-        iv_tensor_write_codes(p->tensor, w->from, n, &part);
-        return IV_OK;
+        return iv_tensor_write_codes(p->tensor, w->from, n, &part, err);
     }
     iv_row_codes own;
-    bool memory = iv_row_codes_alloc(f, n, columns, &own);
-    if (memory) {
+    iv_status status = iv_row_codes_alloc(f, n, columns, &own)
+                           ? IV_OK
+                           : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
+    if (status == IV_OK) {
         move_rows(p, w, columns, false, (char *)in->codes, (char *)own.codes);
         move_numbers(p, w, groups, in->scales, own.scales), move_numbers(p, w, groups, in->seconds, own.seconds);
         move_numbers(p, w, outers, in->outer_scales, own.outer_scales);
         move_numbers(p, w, outers, in->outer_seconds, own.outer_seconds);
-        iv_tensor_write_codes(p->tensor, w->from, n, &own);
+        status = iv_tensor_write_codes(p->tensor, w->from, n, &own, err);
     }
     iv_row_codes_free(&own);
-    return memory ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to copy it", w->s->info.name);
+    return status;
 }
 
 iv_status iv_stored_write_codes(const iv_stored *s, size_t first, size_t rows, const iv_row_codes *in, iv_error *err) {
@@ -521,7 +527,7 @@ iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim,
         if (t->unused || t->same_as || !find_place(&first->config, t, &out->info, &at)) continue;
         out->pieces[out->count++] = (iv_stored_piece){t, at};
         if (t->info.ndim == 1) out->columns = 1, out->rows = out->info.elements;
-        if (at.transposed) out->group = (size_t)shape[ndim - 2];
+        if (at.transposed) out->group = block_rows(&at, out);
         held += t->rows * t->columns;
     }
     if (held != out->info.elements) out->count = 0;

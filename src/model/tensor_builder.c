@@ -4,6 +4,8 @@
 #include "base/size.h"
 #include "kernels/kernels.h"
 #include "kernels/packed_panel.h"
+#include "kernels/packed_units.h"
+#include "numerics/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +77,7 @@ static size_t cut_rows(const iv_tensor_cut *c, size_t tensors) {
 }
 
 /* A cut inside a group keeps copies of the scale: its groups are as long as divides the cut's begin, its outer ones
- * too. A cut whose groups would be no multiple of 16 stays plain. */
+ * too. */
 static size_t cut_group(size_t group, size_t column, size_t columns, size_t k) {
     if (group >= columns) return k;
     while (column) {
@@ -85,12 +87,26 @@ static size_t cut_group(size_t group, size_t column, size_t columns, size_t k) {
     return group;
 }
 
-static bool pack_cut(iv_tensor_cut *c, const iv_code_form *form, size_t columns) {
+/* A GPU's units are of eight rows, and of whole steps of k. */
+static bool fits_units(const iv_tensor_cut *c, size_t tensors) {
+    if (c->plain || c->k % IV_CHAIN_STEP != 0) return false;
+    for (size_t i = 0; i < tensors; i++)
+        if (c->of[i].begin % IV_UNIT_ROWS || c->of[i].end % IV_UNIT_ROWS) return false;
+    return true;
+}
+
+/* A cut whose groups would be no multiple of 16 stays plain. False when a size overflows. */
+static bool pack_cut(iv_tensor_cut *c, const iv_code_form *form, size_t columns, size_t tensors) {
     iv_code_form own = *form;
     own.group = cut_group(form->group, c->column, columns, c->k);
     own.outer = cut_group(form->outer, c->column, columns, c->k);
-    if (own.group < c->k && own.group % 16 != 0) return true;
-    return iv_packed_panel_shape(c->matrix, &own);
+    if (own.group < c->k && own.group % IV_CHAIN_STEP != 0) return true;
+    if (!c->owner->memspace) return iv_packed_panel_shape(c->matrix, &own);
+    iv_matrix units = *c->matrix;
+    if (!fits_units(c, tensors)) return true;
+    if (!iv_packed_units_shape(&units, &own)) return false;
+    if (iv_matrix_bytes(&units) < iv_matrix_bytes(c->matrix)) *c->matrix = units; /* short leaves are padded */
+    return true;
 }
 
 /* form: of the tensors' rows, which are `columns` wide; NULL: the matrix is plain. */
@@ -99,13 +115,13 @@ static iv_status shape_cut(iv_tensor_builder *b, const char *name, iv_tensor_cut
     size_t n = cut_rows(c, tensors), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
-    if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
-                             : iv_matrix_shape(c->matrix, type, n, c->k)) ||
-        (form && !c->owner->memspace && !pack_cut(c, form, columns)) ||
+    bool fits = c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
+                                   : iv_matrix_shape(c->matrix, type, n, c->k);
+    if (c->leaves) c->matrix->leaves = c->leaves;
+    if (!fits || (form && !pack_cut(c, form, columns, tensors)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
-    if (c->leaves) c->matrix->leaves = c->leaves;
     return IV_OK;
 }
 
@@ -165,7 +181,7 @@ iv_status iv_builder_stacked(iv_tensor_builder *b, const char *prefix, const iv_
     }
     size_t first[IV_CUTS_MAX] = {0};
     iv_code_form form;
-    bool packed = common_form(b, t, count, type, &form);
+    bool packed = cut_count && !cuts[0].wide && common_form(b, t, count, type, &form);
     for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
         t[i]->held = type;
@@ -188,7 +204,7 @@ iv_status iv_builder_stacked(iv_tensor_builder *b, const char *prefix, const iv_
 iv_status iv_builder_whole(iv_tensor_builder *b, const char *prefix, const char *name, size_t n, size_t k,
                            iv_matrix *out, iv_tensor **tensor) {
     const iv_stack_tensor one[] = {{name, n, tensor, NULL}};
-    iv_tensor_cut c = {.owner = b->first, .matrix = out, .of = {{0, n}}, .k = k};
+    iv_tensor_cut c = {.owner = b->first, .matrix = out, .of = {{0, n}}, .k = k, .plain = true};
     return iv_builder_stacked(b, prefix, one, 1, k, &c, 1);
 }
 

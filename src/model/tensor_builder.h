@@ -51,6 +51,8 @@ typedef struct iv_tensor_cut {
     size_t column, k;
     int leaves;  /* 0: as k has them */
     bool paired; /* gate and up: interleaved on a GPU */
+    bool plain;  /* never packed on a GPU: rows are looked up, or copied to other GPUs */
+    bool wide;   /* never packed at all */
 } iv_tensor_cut;
 
 /* Some values a head: of each rank those of its query heads, or of its KV heads. */

@@ -2,6 +2,7 @@
 #include "model/tensor_data.h"
 #include "base/size.h"
 #include "kernels/packed_panel.h"
+#include "kernels/packed_units.h"
 #include "numerics/floats.h"
 
 #include <stdlib.h>
@@ -109,7 +110,9 @@ static iv_status unpack(const iv_tensor_slice *s, size_t begin, size_t end, void
     if (s->vector)
         memcpy(rows, s->vector + at, count * sizeof *s->vector);
     else if (s->owner->memspace)
-        return iv_matrix_get(s->matrix, s->owner->memspace, rows, stride, at, count, err);
+        return iv_weight_is_plain(s->matrix->format)
+                   ? iv_matrix_get(s->matrix, s->owner->memspace, rows, stride, at, count, err)
+                   : iv_packed_units_get(s->matrix, s->owner->memspace, rows, stride, at, count, err);
     else
         iv_matrix_unpack(s->matrix, rows, stride, at, count);
     return IV_OK;
@@ -183,7 +186,7 @@ iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv
     return IV_OK;
 }
 
-void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_row_codes *in) {
+iv_status iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_row_codes *in, iv_error *err) {
     size_t groups = iv_code_groups(&t->codes, t->columns), outers = iv_code_outers(&t->codes, t->columns);
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), skip = begin - first;
@@ -194,8 +197,13 @@ void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const 
                                         .form = &t->codes,
                                         .columns = t->columns,
                                         .column = s->column};
-        iv_packed_panel_put(s->matrix, &part, s->first + (begin - s->begin), end - begin);
+        size_t at = s->first + (begin - s->begin);
+        if (s->owner->memspace)
+            IV_TRY(iv_packed_units_put(s->matrix, s->owner->memspace, &part, at, end - begin, err));
+        else
+            iv_packed_panel_put(s->matrix, &part, at, end - begin);
     }
+    return IV_OK;
 }
 
 iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const void *data, size_t bytes, iv_error *err) {

@@ -22,7 +22,7 @@ iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv
                                iv_error *err);
 
 /* The same rows to the slices that are packed, which iv_tensor_write_rows leaves out. in is as of t->codes. */
-void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_row_codes *in);
+iv_status iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const iv_row_codes *in, iv_error *err);
 
 /* Replaces all rows, between two steps. bytes: the size of data, as above. The model keeps its digests until
  * iv_model_digest; on GPUs iv_gpu_model_refresh follows the last of several writes. IV_INVALID: the tensor is unused,

@@ -1,5 +1,6 @@
 /* tensor_mixers.c: a row-parallel output has a matrix for each node of the sum's tree that a rank holds. */
 #include "model/tensor_mixers.h"
+#include "model/tensor_latent.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -181,8 +182,12 @@ static iv_status short_conv(iv_tensor_builder *b, const char *at, size_t index) 
 }
 
 iv_status iv_builder_mixer(iv_tensor_builder *b, const char *at, size_t index) {
-    switch (b->first->config.layer[index].mixer) {
-    case IV_MIXER_ATTENTION: return attention(b, at, index);
+    const iv_model_config *c = &b->first->config;
+    switch (c->layer[index].mixer) {
+    case IV_MIXER_ATTENTION:
+        if (!c->kv_rank) return attention(b, at, index);
+        IV_TRY(norms(b, at, index));
+        return iv_builder_latent(b, at, index);
     case IV_MIXER_DELTA: return linear_attention(b, at, index);
     case IV_MIXER_CONV: return short_conv(b, at, index);
     }

@@ -70,7 +70,8 @@ static iv_status router(iv_tensor_builder *b, const char *at, size_t index) {
     size_t experts = (size_t)c->experts, hidden = (size_t)c->hidden_size, gates = c->shared_gate ? 1 : 0;
     const iv_stack_tensor both[] = {{"mlp.gate", experts, &n->router, &n->router_bias},
                                     {"mlp.shared_expert_gate", 1, &n->shared_gate, NULL}};
-    iv_tensor_cut all = {.owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden};
+    iv_tensor_cut all = {
+        .owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden, .plain = true};
     IV_TRY(iv_builder_stacked(b, at, both, 1 + gates, hidden, &all, 1));
     if (c->router_bias) IV_TRY(iv_builder_vector(b, at, "mlp.gate.bias", experts, &l->router_bias, &n->router_bias));
     if (!c->router_correction) return IV_OK;
@@ -275,6 +276,13 @@ static unsigned char *bind_nodes(iv_matrix *nodes, unsigned char *at) {
     return at;
 }
 
+static unsigned char *bind_latent(const iv_model *m, iv_layer *l, unsigned char *at) {
+    at = bind(&l->latent.q, at);
+    for (size_t h = 0; h < m->tp.shard[m->rank].heads; h++)
+        at = bind(&l->latent.keys[h], at), at = bind(&l->latent.values[h], at);
+    return at;
+}
+
 /* The rank's panels of the embedding. */
 static iv_matrix tied_head(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
@@ -296,7 +304,9 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
         at = bind(&m->head, at);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *l = &m->layers[i];
-        at = bind(&l->qkv, at), at = bind_nodes(l->out, at);
+        at = bind(&l->qkv, at);
+        if (m->config.kv_rank && l->config->mixer == IV_MIXER_ATTENTION) at = bind_latent(m, l, at);
+        at = bind_nodes(l->out, at);
         if (m == first)
             at = bind(&l->router, at);
         else

@@ -49,7 +49,9 @@ static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
 }
 
 static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, bool wide, iv_tp_shard *s) {
-    size_t dim = (size_t)(wide ? c->wide_head_dim : c->head_dim),
+    size_t dim = (size_t)(wide         ? c->wide_head_dim
+                          : c->kv_rank ? c->value_dim
+                                       : c->head_dim),
            group = (size_t)(c->heads / (wide ? c->wide_kv_heads : c->kv_heads));
     const iv_row_cut *out = &iv_tp_out(tp, wide)->of[r];
     *s = (iv_tp_shard){0};
@@ -93,7 +95,7 @@ static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
 iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err) {
     IV_TRY(check(c, ranks, err));
     *out = (iv_tp_plan){.ranks = ranks};
-    cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks, baseline);
+    cut_rows(&out->out, (size_t)(c->heads * (c->kv_rank ? c->value_dim : c->head_dim)), ranks, baseline);
     if (c->linear_value_heads)
         cut_rows(&out->mixer_out, (size_t)(c->linear_value_heads * c->linear_value_dim), ranks, baseline);
     if (iv_config_mixers(c, IV_MIXER_CONV)) cut_rows(&out->mixer_out, (size_t)c->hidden_size, ranks, baseline);
@@ -107,6 +109,22 @@ iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline,
         shard_of(c, out, r, wide, &out->wide[r]);
     }
     return IV_OK;
+}
+
+void iv_tp_mixer_columns(const iv_tp_plan *tp, const iv_model_config *c, size_t rank, size_t layer, size_t *first,
+                         size_t *n) {
+    bool wide = c->layer[layer].wide;
+    const iv_tp_shard *s = iv_tp_shard_of(tp, rank, wide);
+    size_t head = (size_t)(wide         ? c->wide_head_dim
+                           : c->kv_rank ? c->value_dim
+                                        : c->head_dim),
+           value = (size_t)c->linear_value_dim;
+    switch (c->layer[layer].mixer) {
+    case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
+    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
+    case IV_MIXER_CONV: *first = tp->mixer_out.of[rank].first, *n = tp->mixer_out.of[rank].k; return;
+    }
+    IV_ASSERT(!"a kind of mixer without columns");
 }
 
 size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp) {

@@ -64,6 +64,11 @@ static inline const iv_row_cuts *iv_tp_out(const iv_tp_plan *tp, bool wide) { re
 /* IV_UNSUPPORTED names the reason if a model cannot be sharded over this number of ranks. */
 iv_status iv_tp_plan_make(const iv_model_config *config, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err);
 
+/* The columns [*first, *first + *n) of what a layer's mixer gives (attention, a delta rule, a short convolution) that
+ * the rank has: whole heads. */
+void iv_tp_mixer_columns(const iv_tp_plan *tp, const iv_model_config *config, size_t rank, size_t layer, size_t *first,
+                         size_t *n);
+
 /* KV heads held by all ranks together: more than the model's if ranks duplicate one. */
 size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp);
 

@@ -1,4 +1,4 @@
-/* adapter.h: the term of an adapter of low rank, from the law (NUMERICS.md 18). */
+/* adapter.h: the term of an adapter of low rank, from the law (NUMERICS.md 19). */
 #ifndef IV_NUMERICS_ADAPTER_H
 #define IV_NUMERICS_ADAPTER_H
 

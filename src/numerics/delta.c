@@ -51,13 +51,14 @@ bool iv_ref_delta_open(iv_ref_delta *d, iv_arithmetic arithmetic, iv_dtype type,
     d->rounded = calloc(value_dim * padded, width);
     d->keys = calloc(B * padded, width);
     d->updates = calloc(value_dim * B, width);
-    if (d->state && d->rounded && d->keys && d->updates) return true;
+    d->last = calloc(value_dim, width);
+    if (d->state && d->rounded && d->keys && d->updates && d->last) return true;
     iv_ref_delta_close(d);
     return false;
 }
 
 void iv_ref_delta_close(iv_ref_delta *d) {
-    free(d->state), free(d->rounded), free(d->keys), free(d->updates);
+    free(d->state), free(d->rounded), free(d->keys), free(d->updates), free(d->last);
     *d = (iv_ref_delta){0};
 }
 
@@ -111,8 +112,13 @@ void iv_ref_delta_row(iv_ref_delta *d, const void *q, const void *k, const float
     d->total[t] = (t ? d->total[t - 1] : 0.0f) + decay;
     weigh(d, k, t, weights);
     for (size_t j = 0; j < d->value_dim; j++) out[j] = beta * (v[j] - apply(d, k, weights, j));
+    for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->last, j, out[j]);
     for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->updates, j * B + t, out[j]);
     weigh(d, q, t + 1, weights);
     for (size_t j = 0; j < d->value_dim; j++) out[j] = iv_canonical(apply(d, q, weights, j));
     if (++d->rows == B) move_border(d);
+}
+
+void iv_ref_delta_last_update(const iv_ref_delta *d, void *out) {
+    memcpy(out, d->last, d->value_dim * iv_dtype_bytes(d->type));
 }

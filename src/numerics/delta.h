@@ -41,6 +41,7 @@ typedef struct iv_ref_delta {
     void *rounded;             /* [value_dim][padded key_dim]: R(state) */
     void *keys;                /* [64][padded key_dim] */
     void *updates;             /* [value_dim][64]: R(u) of the block's rows, +0 behind them */
+    void *last;                /* [value_dim]: R(u) of the last row */
     float total[IV_DELTA_BLOCK];
     size_t rows; /* of the block */
 } iv_ref_delta;
@@ -53,5 +54,8 @@ void iv_ref_delta_close(iv_ref_delta *d);
  * row also moves the border. */
 void iv_ref_delta_row(iv_ref_delta *d, const void *q, const void *k, const float *v, float decay, float beta,
                       float *out);
+
+/* R(u) of the row before: [value_dim] in the type. */
+void iv_ref_delta_last_update(const iv_ref_delta *d, void *out);
 
 #endif

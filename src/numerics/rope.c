@@ -17,11 +17,14 @@ static double llama3_scaled(const iv_rope_rule *rule, double frequency) {
     return (1.0 - smooth) * frequency / rule->factor + smooth * frequency;
 }
 
-static double yarn_log(double scale, double mscale) { return scale > 1.0 ? 0.1 * mscale * iv_log64(scale) + 1.0 : 1.0; }
+double iv_rope_yarn_mscale(double factor, double mscale) {
+    return factor > 1.0 ? 0.1 * mscale * iv_log64(factor) + 1.0 : 1.0;
+}
 
 double iv_rope_yarn_attention(double factor, double mscale, double mscale_all) {
-    if (mscale != 0.0 && mscale_all != 0.0) return yarn_log(factor, mscale) / yarn_log(factor, mscale_all);
-    return yarn_log(factor, 1.0);
+    if (mscale != 0.0 && mscale_all != 0.0)
+        return iv_rope_yarn_mscale(factor, mscale) / iv_rope_yarn_mscale(factor, mscale_all);
+    return iv_rope_yarn_mscale(factor, 1.0);
 }
 
 /* The pair, not rounded, that turns so often over the original positions; within [0, head_dim - 1]. */

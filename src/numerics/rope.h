@@ -20,6 +20,9 @@ typedef struct iv_rope_rule {
     const double *factors;       /* longrope only: [pairs], divides the frequency of each; else NULL */
 } iv_rope_rule;
 
+/* The logarithm of the factor as yarn scales with it, 0.1 mscale log(factor) + 1; 1 for a factor of 1. */
+double iv_rope_yarn_mscale(double factor, double mscale);
+
 /* What yarn multiplies cosines and sines with: of a factor, and of mscale and mscale_all_dim (0: not given). */
 double iv_rope_yarn_attention(double factor, double mscale, double mscale_all);
 

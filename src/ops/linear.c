@@ -9,12 +9,11 @@
 
 #include <string.h>
 
-enum { PACK_ROWS = 64 };
+enum { PACK_ROWS = 64, WEIGHTS_MAX = sizeof((iv_ops_linear *)0)->weight / sizeof(iv_ops_weight) };
 
 iv_status iv_ops_check_layer(const char *what, const iv_ops_linear *l, size_t rows, size_t *outputs, iv_error *err) {
-    if (l->weights < 1 || l->weights > IV_OUTPUT_SLICES_MAX)
-        return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, IV_OUTPUT_SLICES_MAX,
-                       l->weights);
+    if (l->weights < 1 || l->weights > WEIGHTS_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, WEIGHTS_MAX, l->weights);
     *outputs = 0;
     for (size_t i = 0; i < l->weights; i++) {
         if (l->weight[i].n == 0 || !iv_size_add(*outputs, l->weight[i].n, outputs))
@@ -200,7 +199,7 @@ iv_status iv_ops_linear_weight_gradient(iv_ops *ops, const iv_ops_linear *l, con
                                         const void *x, const iv_ops_sums *sums, iv_error *err) {
     static const char what[] = "linear, weight gradient";
     iv_ops_pass pass;
-    iv_axis_sums s[IV_OUTPUT_SLICES_MAX];
+    iv_axis_sums s[WEIGHTS_MAX];
     size_t outputs;
     IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
     iv_status status = iv_ops_check_layer(what, l, pass.rows, &outputs, err);

@@ -8,7 +8,7 @@ typedef struct planner {
     iv_plan_item *items;
     size_t budget, pages, rows, draft_rows; /* left */
     size_t prompts;                         /* of the budget, for prompts */
-    size_t slots;                           /* left */
+    size_t slots, taken;                    /* left; given in this step */
     bool preempted;
 } planner;
 
@@ -70,6 +70,7 @@ static void preempt(planner *p, size_t i) {
     if (!decodes(p, i)) p->prompts += p->items[i].tokens;
     p->pages += s->exclusive_pages + new_pages(p, s, p->items[i].tokens);
     p->slots += s->exclusive_slots + new_slots(p, s, p->items[i].tokens);
+    p->taken -= new_slots(p, s, p->items[i].tokens);
     p->budget += p->items[i].tokens, p->rows += rows_of(s, p->items[i].tokens);
     p->items[i] = (iv_plan_item){.preempt = true};
     p->preempted = true;
@@ -87,18 +88,21 @@ static size_t tokens_for(const planner *p, size_t i) {
 }
 
 static void give(planner *p, const iv_plan_sequence *s, size_t tokens, size_t i) {
-    p->pages -= new_pages(p, s, tokens), p->slots -= new_slots(p, s, tokens), p->budget -= tokens,
-        p->rows -= rows_of(s, tokens);
+    p->pages -= new_pages(p, s, tokens), p->budget -= tokens, p->rows -= rows_of(s, tokens);
+    p->slots -= new_slots(p, s, tokens), p->taken += new_slots(p, s, tokens);
     if (!decodes(p, i)) p->prompts -= tokens;
     p->items[i] = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
 }
 
-/* As many tokens as the budget, the pages and the slots allow; at least one, if a preemption can free what it needs. */
+/* As many tokens as the budget, the pages and the slots allow; at least one, if a preemption can free what it needs. A
+ * sequence whose next token needs a slot waits if others took the last ones in this step: with a new state they give
+ * up the one before. */
 static void schedule(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     size_t want = fit_rows(p, s, iv_size_min(left_of(s), tokens_for(p, i))),
            room = s->blocks * IV_ATTENTION_BLOCK - s->computed;
     if (want == 0) return;
+    if (new_slots(p, s, 1) && p->slots == 0 && p->taken) return;
     if (room == 0) make_room(p, i, p->in->groups->count, 0);
     if (new_slots(p, s, 1)) make_room(p, i, 0, 1);
     if (new_pages(p, s, want) > p->pages) want = room + p->pages / p->in->groups->count * IV_ATTENTION_BLOCK;

@@ -92,6 +92,52 @@ static void other_arithmetics_and_families(void **state) {
     }
 }
 
+/* Documents of several blocks of 64 positions, most of them no multiple of it. */
+static void write_long_documents(const char *name) {
+    static const size_t lengths[] = {230, 3, 64, 65, 17};
+    static char text[OUTPUT_MAX];
+    size_t n = 0;
+    for (size_t d = 0; d < sizeof lengths / sizeof *lengths; d++) {
+        n += (size_t)sprintf(text + n, "{\"ids\": [");
+        for (size_t t = 0; t < lengths[d]; t++)
+            n += (size_t)sprintf(text + n, "%s%zu", t ? ", " : "", (d * 131 + t * t * 7 + t * 13) % 310);
+        n += (size_t)sprintf(text + n, "]}\n");
+    }
+    write_file(name, text, n);
+}
+
+/* Linear attention and short convolutions, with experts too; and the control. tests/train/test_states.c has ranks. */
+static void layers_with_a_state(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *arithmetic, *dtype;
+    } cases[] = {{"qwen3_5_text_a", "fma32", "bfloat16"},
+                 {"qwen3_5_moe_a", "tc16", "bfloat16"},
+                 {"qwen3_next_a", "fma32", "float32"},
+                 {"lfm2_moe_a", "fma32", "bfloat16"}};
+    write_long_documents("long.jsonl");
+    for (size_t i = 0; i < (SANITIZED ? 1 : sizeof cases / sizeof *cases); i++) {
+        char model[96];
+        snprintf(model, sizeof model, "tests/data/families/%s", cases[i].model);
+        RUN("verify", source_path(model), "--train", "--data", in_folder("long.jsonl"), "--steps", "2", "--batch-size",
+            "5", "--arithmetic", cases[i].arithmetic, "--dtype", cases[i].dtype, "--scalar-steps", "1", "--worlds",
+            "2,8", "--micro-batches", "1,3", "--axes", "threads,isa,world,micro-batch,recompute,resume",
+            "--combinations", "2", "--json", "-");
+        if (came.code != 0) fail_msg("%s: exit code %d: %s", cases[i].model, came.code, came.err);
+        json_t *found = expect_json();
+        assert_int_equal(count_of(found, "unique_weights"), 1);
+        assert_true(count_of(found, "configurations_compared") >= 12);
+        json_decref(found);
+    }
+    RUN("verify", source_path("tests/data/families/qwen3_5_text_a"), "--train", "--data", in_folder("long.jsonl"),
+        "--numerics", "vanilla", "--steps", "2", "--batch-size", "5", "--axes", "micro-batch", "--micro-batches", "1",
+        "--combinations", "0", "--json", "-");
+    assert_int_equal(came.code, 1);
+    json_t *found = expect_json();
+    assert_true(count_of(found, "unique_weights") > 1);
+    json_decref(found);
+}
+
 /* The same words give the same weights; another seed gives others from the first step on. */
 static void seeds_decide(void **state) {
     (void)state;
@@ -278,6 +324,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_configuration_is_equal),
         cmocka_unit_test(other_arithmetics_and_families),
+        cmocka_unit_test(layers_with_a_state),
         cmocka_unit_test(seeds_decide),
         cmocka_unit_test(data_from_a_file),
         cmocka_unit_test(vanilla_is_found_out),

@@ -176,6 +176,93 @@ def test_completions():
     check(text == r.choices[0].text)
 
 
+QUESTIONS = [
+    {"type": "predicate", "name": "right", "instructions": "The sum is 42."},
+    {"type": "choice", "name": "which", "instructions": "What is the sum?",
+     "choices": [{"value": "41"}, {"value": "42", "description": "forty-two"}, {"value": True}, {"value": "true"}]},
+    {"type": "score", "instructions": [{"type": "input_text", "text": "How hard is it?"},
+                                       {"type": "input_json", "data": {"scale": 3}}],
+     "levels": [{"label": "easy"}, {"label": "fair"}, {"label": "hard", "description": "no one knows"}]},
+]
+
+
+def test_decisions():
+    if not hasattr(client, "decisions"):
+        return
+    d = client.decisions.create(model=MODEL, input="What is 12 + 30?", questions=QUESTIONS)
+    right, which, hard = d.answers
+    check(right.type == "predicate" and right.name == "right" and 0 < right.probability < 1)
+    check([o.value for o in which.probabilities] == ["41", "42", True, "true"] and which.name == "which")
+    check(abs(sum(o.probability for o in which.probabilities) - 1) < 1e-6)
+    best = max(which.probabilities, key=lambda o: o.probability)
+    check(which.choice == best.value and which.confidence == best.probability)
+    check(hard.name is None and [o.value for o in hard.probabilities] == [0, 1, 2])
+    check(abs(hard.score - sum(o.value * o.probability for o in hard.probabilities)) < 1e-6)
+    check(d.usage.total_tokens == d.usage.input_tokens + 3 and d.usage.output_tokens == 3)
+    labels = d.model_extra["labels"]
+    yes, no = labels[0]["logprobs"]
+    check(abs(right.probability - 1 / (1 + math.exp(no - yes))) < 1e-6, "the labels' log-probabilities, made to add up to 1")
+    check([len(label["token_ids"]) for label in labels] == [2, 4, 3])
+    digests = [c["digest"] for c in d.model_extra["invar"]["choices"]]
+    again = client.decisions.create(model=MODEL, input="What is 12 + 30?", questions=QUESTIONS[::-1])
+    check([c["digest"] for c in again.model_extra["invar"]["choices"]] == digests[::-1], "neighbours change nothing")
+    other = client.decisions.create(model=MODEL, input="What is 12 + 31?", questions=QUESTIONS)
+    check(all(c["digest"] not in digests for c in other.model_extra["invar"]["choices"]), "a control: another input")
+
+
+def test_decisions_share_a_prefix():
+    if not hasattr(client, "decisions"):
+        return
+    text = "What is 12 + 30? " * 40
+    d = client.decisions.create(model=MODEL, input=text, questions=QUESTIONS * 2, extra_body={"return_receipt": True})
+    each = d.usage.input_tokens // 6
+    check(d.usage.input_tokens_details.cached_tokens > 4 * (each - 160), "the input is read once", d.usage)
+    check(all(c["receipt"] for c in d.model_extra["invar"]["choices"]))
+
+
+def test_decisions_about_conversations():
+    if not hasattr(client, "decisions"):
+        return
+    talk = [{"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "hi", "prompt_cache_breakpoint": {"mode": "explicit"}},
+                                         {"type": "input_json", "data": [{"k": 2}]}]},
+            {"type": "custom_tool_call", "call_id": "b", "name": "g", "input": "x y"},
+            {"type": "custom_tool_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "z"}]},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "done"}], "phase": "final_answer"}]
+    d = client.decisions.create(model=MODEL, input=talk, questions=QUESTIONS, prompt_cache_key="k", safety_identifier="s",
+                                prompt_cache_options={"mode": "explicit", "ttl": "30m"})
+    check([a.type for a in d.answers] == ["predicate", "choice", "score"])
+    many = [{"value": str(i)} for i in range(62)]
+    wide = client.decisions.create(model=MODEL, input="x", questions=[{"type": "choice", "instructions": "a", "choices": many}])
+    check(len({i for i in wide.model_extra["labels"][0]["token_ids"]}) == 62)
+
+
+def test_decisions_refused():
+    if not hasattr(client, "decisions"):
+        return
+    choice = {"type": "choice", "instructions": "a"}
+    image = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]}]
+    for body, wanted in (
+        ({"questions": []}, "questions: wanted a list of 1 to 400 questions, found 0"),
+        ({"questions": [{"type": "x", "instructions": "a"}]}, "questions[0].type: wanted predicate, choice or score"),
+        ({"questions": [{"type": "predicate"}]}, "questions[0].instructions: wanted"),
+        ({"questions": [choice | {"choices": [{"value": "1"}]}]}, "questions[0].choices: wanted a list of 2 to 255"),
+        ({"questions": [choice | {"choices": [{"value": "1"}, {"value": "1"}]}]}, "choices[0] has the same"),
+        ({"questions": [choice | {"choices": [{"value": "1"}, {"value": 1}]}]}, "wanted a string or a boolean"),
+        ({"questions": [choice | {"levels": []}]}, "questions[0].levels: this field is not known here"),
+        ({"questions": [choice | {"choices": [{"value": str(i)} for i in range(255)]}]}, "labels of one token for 62"),
+        ({"input": image}, "input_image"),
+        ({"input": []}, "input: wanted at least one item"),
+        ({"input": [{"type": "function_call_output", "call_id": "z", "output": "3"}]}, "input[0].call_id: no call before"),
+        ({"extra_body": {"temperature": 1}}, "temperature"),
+    ):
+        try:
+            client.decisions.create(**({"model": MODEL, "input": "x", "questions": QUESTIONS} | body))
+            check(False, body, "was accepted")
+        except openai.BadRequestError as e:
+            check(wanted in str(e), e)
+
+
 def test_echo_scores():
     r = client.completions.create(model=MODEL, prompt="2 + 2 = 4", max_tokens=0, echo=True, logprobs=1)
     c = r.choices[0]

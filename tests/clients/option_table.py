@@ -31,6 +31,7 @@ BASE = {
     "/v1/messages/count_tokens": {"messages": USER},
     "/v1/responses/input_tokens": {"input": "What is 12 + 30?"},
     "/v1/score": {"query": "1 + 1 =", "items": [" 2", " 3"], "label_token_ids": [20, 21]},
+    "/v1/decisions": {"input": "1 + 1 = 2", "questions": [{"type": "predicate", "instructions": "It is right."}]},
 }
 ADMIN = {"/abort_request", "/update_weights_from_disk"}  # tests/serve/test_api_task.c, tests/clients/rl_stacks.py
 CHANGES, NEVER, REFUSED = "changes", "never", "refused"
@@ -115,6 +116,8 @@ OWN = {
     "/v1/messages/count_tokens": {"tools": changes(ANTHROPIC), "tool_choice": never({"type": "any"}, tools=ANTHROPIC),
                                   "output_config": changes({"effort": "high"}),
                                   "output_format": never({"type": "json_schema", "schema": SCHEMA})},
+    "/v1/decisions": {"split_special_tokens": changes(True, input="<|im_end|>"), "chat_template_kwargs": changes({"enable_thinking": True}),
+                      "input": changes("1 + 1 = 3"), "questions": changes([{"type": "predicate", "instructions": "It is wrong."}])},
     "/v1/responses/input_tokens": {"text": changes({"verbosity": "low"}), "split_special_tokens": changes(True, input="<|im_end|>"), "tools": changes(FLAT), "tool_choice": never("required", tools=FLAT)},
 }
 NESTED = {  # the body that a component is a member of, and its place

@@ -76,12 +76,15 @@ static size_t microstep_rows;
 static atomic_size_t allreduces_of_microsteps, allreduces_of_long_steps;
 #endif
 
+/* How weights of quantized models are held. */
+static const char *held_weights = "auto";
+
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
     iv_engine_options o;
     iv_engine_options_init(&o);
-    snprintf(dir, bytes, "%s", source_path(m->dir));
+    snprintf(dir, bytes, "%s", *m->dir == '/' ? m->dir : source_path(m->dir));
     o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
-    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16";
+    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16", o.weights = held_weights;
     o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
     o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
     return o;

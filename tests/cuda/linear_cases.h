@@ -286,7 +286,7 @@ static bool guards_stand(const problem *p) {
     return memcmp(p->got + end, p->before + end, GUARD * e) == 0;
 }
 
-static size_t configurations_run, family_runs[IV_GPU_FAMILIES];
+static size_t configurations_run;
 
 /* ---- tests ------------------------------------------------------------------------------------------------------ */
 

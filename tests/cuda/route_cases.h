@@ -51,6 +51,7 @@ static void route_trial(rng *r, size_t experts, size_t rows) {
     family f = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
     bool ties = rng_below(r, 3) == 0;
     iv_router router = {.experts = experts, .k = k, .normalise = rng_below(r, 2), .scale = rng_below(r, 2) ? 1 : 2.5f};
+    if (rng_below(r, 2)) router.least = 1e-6f;
     if (rng_below(r, 2)) router.score = IV_SCORE_SIGMOID;
     if (router.score == IV_SCORE_SIGMOID && experts % 4 == 0 && rng_below(r, 2)) {
         router.groups = experts % 8 == 0 && rng_below(r, 2) ? 8 : 4, router.chosen_groups = router.groups / 2;

@@ -14,6 +14,7 @@ int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_a
 
 #include "cuda/emulator/include/control.h"
 #include "engine/made_model.h"
+#include "format/scratch.h"
 #include "engine/state.h"
 #include "model/stored.h"
 #include "model/tensor_data.h"
@@ -334,10 +335,91 @@ static void experts_are_those_of_the_cpu(void **state) {
     iv_buf_free(&want), iv_buf_free(&other);
 }
 
+/* ---- quantized models: packed, with the digests of a CPU that holds them expanded ---- */
+
+static const model_case quantized[] = {
+    {"fp8", "tests/data/packed_models/qwen3_fp8_a", false, false, {1, 5, 20}},
+    {"w8a8", "tests/data/packed_models/llama_w8a8_int8_a", false, false, {1, 5, 20}},
+    {"q4_0", "tests/data/packed_models/gguf_qwen3_q4_0_a", false, false, {1, 5, 20}},
+    {"q8_0", "tests/data/packed_models/gguf_llama_q8_0_a", false, false, {1, 5, 20}},
+    {"mxfp4 experts", "tests/data/packed_models/gpt_oss_mxfp4_a", false, true, {1, 5, 11}},
+};
+static const way on_cpu = {"cpu", false, false, 1, 64, 0}, on_one = {"cuda", false, false, 1, 64, 0};
+
+static void packed_models_have_the_cpus_digests(void **state) {
+    (void)state;
+    static const way ways[] = {
+        {"cuda", false, false, 1, 64, 0}, {"cuda", true, true, 1, 9, 0}, {"cuda", false, false, 2, 64, 0}};
+    for (size_t m = 0; m < sizeof quantized / sizeof *quantized; m++) {
+        char want[65];
+        iv_error err;
+        held_weights = "expanded";
+        ASSERT_OK(digest_of(&quantized[m], &on_cpu, want, &err), &err);
+        held_weights = "packed";
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_digest(&quantized[m], &ways[i], want);
+    }
+    held_weights = "auto";
+}
+
+/* Opens an engine with a small KV cache on a GPU that has this much memory; its bytes of weights, or 0. */
+static size_t weights_in(const model_case *m, const char *held, size_t memory, char digest[65], iv_status *status) {
+    char dir[4200];
+    iv_engine *e = NULL;
+    iv_error err;
+    iv_engine_info info;
+    held_weights = held;
+    iv_engine_options o = options_of(m, &on_one, dir, sizeof dir);
+    o.kv_bytes = 0, o.max_model_len = 64;
+    emu_memory(memory);
+    *status = iv_engine_open(&o, &e, &err);
+    emu_memory(0);
+    held_weights = "auto";
+    if (*status != IV_OK) return 0;
+    iv_engine_get_info(e, &info);
+    if (digest) digest_of_engine(e, m, &on_one, digest);
+    iv_engine_close(e);
+    return info.weight_bytes;
+}
+
+/* Weights with inner scales, written by iv_quantize. */
+static void automatic_weights_are_packed_for_room(void **state) {
+    (void)state;
+    scratch dir;
+    iv_quantize_options options;
+    iv_quantize_info written;
+    iv_error err;
+    iv_status status;
+    iv_quantize_options_init(&options);
+    options.format = "nvfp4", options.overwrite = true;
+    scratch_open(&dir);
+    ASSERT_OK(iv_quantize(source_path("models/tiny-math"), dir.dir, &options, &written, &err), &err);
+    const model_case m = {"nvfp4", dir.dir, false, false, {5}};
+    size_t expanded = weights_in(&m, "expanded", 0, NULL, &status), packed = weights_in(&m, "packed", 0, NULL, &status);
+    size_t least = 0, enough = (size_t)1 << 32; /* memory with which packed weights do not open, and do */
+    while (enough - least > 64) {
+        size_t middle = least + (enough - least) / 2;
+        weights_in(&m, "packed", middle, NULL, &status);
+        *(status == IV_OK ? &enough : &least) = middle;
+    }
+    char want[65], got[65];
+    assert_true(packed > 0 && packed < expanded / 2);
+    assert_int_equal(weights_in(&m, "auto", 0, NULL, &status), expanded);
+    weights_in(&m, "expanded", enough, NULL, &status);
+    assert_int_equal(status, IV_LIMIT);
+    assert_int_equal(weights_in(&m, "auto", enough, got, &status), packed);
+    ASSERT_OK(digest_of(&m, &on_cpu, want, &err), &err);
+    assert_string_equal(got, want);
+    weights_in(&m, "auto", least, NULL, &status);
+    assert_int_equal(status, IV_LIMIT);
+    scratch_close(&dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_have_the_cpus_digests),
                                        cmocka_unit_test(page_tables_of_groups),
                                        cmocka_unit_test(families_of_one_gpu),
+                                       cmocka_unit_test(packed_models_have_the_cpus_digests),
+                                       cmocka_unit_test(automatic_weights_are_packed_for_room),
                                        cmocka_unit_test(control_a_flipped_bit_differs),
                                        cmocka_unit_test(gpus_in_trouble),
                                        cmocka_unit_test(tensors_are_replaced_one_by_one),

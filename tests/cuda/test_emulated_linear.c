@@ -6,7 +6,7 @@
 #include "cuda/emulator/emulated.h"
 #include "kernels/cuda/linear_cost.h"
 
-static size_t chains_run;
+static size_t chains_run, family_runs[IV_GPU_FAMILIES];
 
 static void try_config(rng *r, problem *p, const iv_gpu_linear_config *c) {
     char what[512];

@@ -4,6 +4,8 @@
  */
 #include "cuda/linear_cases.h"
 
+static size_t family_runs[IV_GPU_FAMILIES];
+
 static void run(problem *p, const iv_gpu_linear_config *c) {
     char *out = (char *)p->a.out - GUARD * p->out_element;
     CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));

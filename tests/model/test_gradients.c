@@ -6,6 +6,9 @@
 
 static const char *const families[] = {"qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe"};
 enum { FAMILIES_COUNT = sizeof families / sizeof *families };
+/* Of tests/data/families, with layers that have a state. */
+static const char *const states[] = {"qwen3_5_text_a", "qwen3_5_moe_a", "qwen3_next_a", "lfm2_a"};
+enum { STATES_COUNT = sizeof states / sizeof *states };
 
 /* PyTorch's own bfloat16 backward: the mean of its errors over tensors that are not experts, which it stacks. They are
  * the member `errors` of golden/file. */
@@ -52,26 +55,6 @@ static void bfloat16(void **state) {
     for (size_t f = 0; f < FAMILIES_COUNT; f++) compare(families[f], IV_BF16);
 }
 
-/* A learner refuses layers for which it has no backward pass, by name. */
-static bool is_refused(const char *dir) {
-    iv_model_options mo = {.has_dtype = true, .dtype = IV_F32, .widen = true};
-    iv_cpu_learner_options lo = {.kernels = iv_kernels_select(IV_ISA_SCALAR), .rows_max = 64};
-    iv_error err;
-    iv_model_config config;
-    ASSERT_OK(iv_model_config_read(dir, &config, &err), &err);
-    if (iv_config_check_attention_only(&config, "training", &err) == IV_OK) return false;
-    iv_learner *l;
-    iv_model *m;
-    ASSERT_OK(iv_pool_open(1, &lo.pool, &err), &err);
-    ASSERT_OK(iv_model_open(dir, &mo, lo.pool, &m, &err), &err);
-    assert_int_equal(iv_cpu_learner_open(m, &lo, &l, &err), IV_UNSUPPORTED);
-    assert_non_null(strstr(err.message, config.model_type));
-    assert_non_null(
-        strstr(err.message, strstr(dir, "lfm2") ? "has no short convolutions yet" : "has no linear attention yet"));
-    iv_model_close(m), iv_pool_close(lo.pool);
-    return true;
-}
-
 /* Scores of two experts of a token are nearer than bfloat16 resolves, which chooses the other one: these are compared
  * in float16. */
 static const char *const near_ties[] = {"minimax_m2_a"};
@@ -87,7 +70,6 @@ static void compare_family(const char *name) {
     char dir[4200];
     iv_dtype short_type = short_type_of(name);
     snprintf(dir, sizeof dir, "%s/tests/data/families/%s", INVAR_SOURCE_DIR, name);
-    if (is_refused(dir)) return;
     for (int recompute = IV_RECOMPUTE_NONE; recompute <= IV_RECOMPUTE_LAYER; recompute++)
         for (int exact = 0; exact < 2; exact++) {
             golden_errors e;
@@ -118,11 +100,11 @@ static void families_of_folders(void **state) {
 }
 
 /* Random sequences of a model: the invariance needs no golden data. */
-static void random_examples(rng *r, size_t vocab, examples *x) {
+static void random_examples(rng *r, size_t vocab, size_t longest, examples *x) {
     *x = (examples){.count = 9};
     for (size_t i = 0; i < x->count; i++) {
         example *e = &x->of[i];
-        e->count = 2 + rng_below(r, i == 4 ? 150 : 40);
+        e->count = 2 + rng_below(r, i == 4 ? longest : 40);
         e->ids = malloc(e->count * sizeof *e->ids), e->mask = malloc(e->count * sizeof *e->mask);
         for (size_t t = 0; t < e->count; t++) {
             e->ids[t] = (int32_t)rng_below(r, vocab);
@@ -140,12 +122,14 @@ static void one_set_of_bits(void **state) {
         iv_dtype dtype;
     } kinds[] = {{IV_FMA32, IV_BF16}, {IV_TC16, IV_BF16}, {IV_FMA32, IV_F32}, {IV_TC16, IV_F16}};
     rng r = rng_start("gradients");
-    for (size_t f = 0; f < FAMILIES_COUNT; f++) {
+    for (size_t f = 0; f < FAMILIES_COUNT + STATES_COUNT; f++) {
         char dir[4200];
         examples x;
         size_t kind = rng_below(&r, 4);
-        snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, families[f]);
-        random_examples(&r, 500, &x);
+        bool has_state = f >= FAMILIES_COUNT;
+        const char *name = has_state ? states[f - FAMILIES_COUNT] : families[f];
+        snprintf(dir, sizeof dir, "%s/tests/data/%s/%s", INVAR_SOURCE_DIR, has_state ? "families" : "hf", name);
+        random_examples(&r, has_state ? 310 : 500, has_state ? 330 : 150, &x);
         gradient_options o = {.arithmetic = kinds[kind].arithmetic,
                               .dtype = kinds[kind].dtype,
                               .isa = iv_isa_detect(),
@@ -165,8 +149,8 @@ static void one_set_of_bits(void **state) {
             gradients_of(dir, &x, &w, &got);
             for (size_t i = 0; i < want.all; i++)
                 if (iv_bits(want.sum[i]) != iv_bits(got.sum[i]))
-                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu",
-                             families[f], kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
+                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu", name,
+                             kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
                              iv_parameter_at(want.model, i)->info.name, i - iv_parameter_at(want.model, i)->offset);
             gradients_close(&got);
         }

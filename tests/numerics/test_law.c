@@ -2,6 +2,7 @@
  * Both generate their inputs with the same formula. */
 #include "random.h"
 #include "format/json.h"
+#include "kernels/delta.h"
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
 #include "numerics/attention.h"
@@ -235,12 +236,75 @@ static void rows_and_experts(void **state) {
     json_decref(root);
 }
 
+/* ---- linear attention ---------------------------------------------------------------------------------- */
+
+enum { KEY = 5, VALUE = 3, TAPS = 4, DELTA_ROWS = 68, CHANNELS = 2 * KEY + VALUE, WIDTH = CHANNELS + VALUE + 2 };
+
+/* A whole sequence of one head through the kernels of every instruction set. */
+static void run_linear_attention(const json_t *c) {
+    static float x[DELTA_ROWS * WIDTH], z[DELTA_ROWS * VALUE], y[DELTA_ROWS * VALUE], in[DELTA_ROWS * CHANNELS];
+    float conv[CHANNELS * TAPS], norm[VALUE], b[DELTA_ROWS], a[DELTA_ROWS], a_log = -0.5f, dt_bias = -3.0f;
+    float typed[DELTA_ROWS * CHANNELS], qk[DELTA_ROWS * 2 * KEY], out[DELTA_ROWS * VALUE]; /* storage for any type */
+    iv_dtype type = type_of(c);
+    iv_delta_layout l;
+    size_t bytes;
+    assert_true(iv_delta_layout_make(&l, type, &(iv_delta_sizes){1, 1, 1, 0, KEY, VALUE, TAPS}));
+    assert_true(iv_delta_scratch(&l, &bytes));
+    void *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    inputs(10, DELTA_ROWS * CHANNELS, type, 0, typed), inputs(11, DELTA_ROWS * VALUE, IV_F32, 0, z);
+    inputs(12, DELTA_ROWS, IV_F32, 0, b), inputs(13, DELTA_ROWS, IV_F32, 0, a);
+    inputs(14, CHANNELS * TAPS, IV_F32, 0, conv), inputs(15, VALUE, IV_F32, 0, norm);
+    for (size_t i = 0; i < DELTA_ROWS * CHANNELS; i++) in[i] = iv_element(type, typed, i);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        iv_compute compute = {.kernels = iv_kernels_select((iv_isa)isa), .arithmetic = arithmetic_of(c)};
+        iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL};
+        iv_delta_span span = {.rows = DELTA_ROWS};
+        for (size_t t = 0; t < DELTA_ROWS; t++) {
+            float *row = x + t * WIDTH;
+            memcpy(row, in + t * CHANNELS, CHANNELS * sizeof *row);
+            memcpy(row + CHANNELS, z + t * VALUE, VALUE * sizeof *row);
+            row[WIDTH - 2] = b[t], row[WIDTH - 1] = a[t];
+            iv_delta_inputs(&compute, &args, t);
+        }
+        for (size_t t = 0; t < DELTA_ROWS; t++) assert_true(iv_delta_mix(&compute, &args, &span, t));
+        assert_true(iv_delta_heads(&compute, &args, &span, 0, scratch));
+        for (size_t t = 0; t < DELTA_ROWS; t++) iv_delta_norm(&compute, &args, t);
+        for (size_t i = 0; i < DELTA_ROWS * VALUE; i++) y[i] = iv_element(type, out, i);
+        compare(c, y, DELTA_ROWS * VALUE);
+    }
+    free(scratch);
+}
+
+static void run_short_convolution(const json_t *c) {
+    enum { N = 5, LENGTH = 8, CONV_TAPS = 3 };
+    float typed[LENGTH * 3 * N], x[LENGTH * 3 * N], conv[N * CONV_TAPS], y[LENGTH * N];
+    float in[LENGTH * N], out[LENGTH * N]; /* storage for any type */
+    iv_delta_layout l;
+    iv_dtype type = type_of(c);
+    iv_compute compute = {.kernels = iv_kernels_select(iv_isa_detect())};
+    iv_delta_args args = {.layout = &l, .conv = conv, .x = x, .inputs = in, .out = out};
+    iv_delta_span span = {.rows = LENGTH};
+    assert_true(iv_conv_layout_make(&l, type, N, CONV_TAPS));
+    inputs(16, LENGTH * 3 * N, type, 0, typed), inputs(17, N * CONV_TAPS, IV_F32, 0, conv);
+    for (size_t i = 0; i < LENGTH * 3 * N; i++) x[i] = iv_element(type, typed, i);
+    for (size_t t = 0; t < LENGTH; t++) assert_true(iv_conv_inputs(&compute, &args, t));
+    for (size_t t = 0; t < LENGTH; t++) iv_conv_mix(&compute, &args, &span, t);
+    for (size_t i = 0; i < LENGTH * N; i++) y[i] = iv_element(type, out, i);
+    compare(c, y, LENGTH * N);
+}
+
+static void layers_with_a_state(void **state) {
+    (void)state;
+    json_t *root, *cases = cases_open(&root);
+    assert_int_equal(count_op(cases, "linear_attention", run_linear_attention), 5);
+    assert_int_equal(count_op(cases, "short_convolution", run_short_convolution), 3);
+    json_decref(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementary_functions),
-        cmocka_unit_test(dot_products),
-        cmocka_unit_test(attention_rows),
-        cmocka_unit_test(rows_and_experts),
+        cmocka_unit_test(elementary_functions), cmocka_unit_test(dot_products),        cmocka_unit_test(attention_rows),
+        cmocka_unit_test(rows_and_experts),     cmocka_unit_test(layers_with_a_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

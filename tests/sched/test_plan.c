@@ -211,7 +211,38 @@ static void known_plans(void **state) {
     expect(&plan, 0, false, 100, true, 0), expect(&plan, 2, false, 1, true, 2);
 }
 
+/* Sequences of one prompt complete their blocks together: those without a slot wait, as the others give up theirs, and
+ * lose nothing. If none can be given, the last one is preempted. */
+static void slots_in_turn(void **state) {
+    (void)state;
+    iv_plan_item items[5];
+    iv_plan plan = {.items = items};
+    iv_plan_sequence running[4];
+    for (size_t i = 0; i < 4; i++)
+        running[i] = (iv_plan_sequence){.known = 128, .computed = 127, .blocks = 2, .exclusive_slots = 1};
+    running[2].known = 120, running[2].computed = 119; /* in the middle of its block */
+    iv_plan_input in = {.groups = &one,
+                        .running = running,
+                        .running_count = 4,
+                        .pages_available = 8,
+                        .states = true,
+                        .slots_available = 1,
+                        .token_budget = 50,
+                        .seqs_max = 4};
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
+    expect(&plan, 2, false, 1, true, 0), expect(&plan, 3, false, 0, false, 0);
+    in.slots_available = 2;
+    iv_plan_step(&in, &plan);
+    expect(&plan, 1, false, 1, true, 0), expect(&plan, 3, false, 0, false, 0);
+    in.slots_available = 0;
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
+    expect(&plan, 2, false, 1, true, 0), expect(&plan, 3, true, 0, false, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(known_plans)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_keep_their_promises), cmocka_unit_test(known_plans),
+                                       cmocka_unit_test(slots_in_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ ROWS = {
     "arcee": ("AFM 4.5B", "-", "-", ""),
     "cohere2": ("Command R7B, Command A", "-", "-", ""),
     "cwm": ("CWM 32B", "-", THINK, ""),
+    "deepseek_v3": ("DeepSeek V3, V3.1, R1", "deepseek_v3; V3.1: deepseek_v31", "deepseek_r1; V3.1: deepseek_v3", "the MTP layer is passed over"),
     "ernie4_5": ("ERNIE 4.5 0.3B", "ernie45", "ernie45", ""),
     "exaone4": ("EXAONE 4.0 1.2B, 32B", "hermes", THINK, ""),
     "gemma2": ("Gemma 2 2B, 9B, 27B", "-", "-", ""),
@@ -24,14 +25,17 @@ ROWS = {
     "gemma4_text": ("Gemma 4, text alone", "-", "-", ""),
     "glm": ("GLM-4 9B, GLM-Edge", "-", "-", ""),
     "glm4": ("GLM-4 0414 9B, 32B, GLM-Z1", "-", THINK, ""),
+    "glm4_moe_lite": ("GLM-4.7-Flash", "glm47", "glm45", "the MTP layer is passed over"),
     "glm4_moe": ("GLM-4.5, 4.5-Air, 4.6, 4.7", "glm45", "glm45", "the MTP layer is passed over"),
     "gpt_oss": ("gpt-oss 20B, 120B", "openai", "openai_gptoss", "browser and python as recipients"),
     "granite": ("Granite 3.0 to 3.3 2B, 8B", "granite", "granite; 3.3: ernie45", ""),
     "helium": ("Helium 1 2B", "-", "-", ""),
     "hunyuan_v1_dense": ("Hunyuan 0.5B, 1.8B, 4B, 7B", "hunyuan_a13b", "hunyuan_a13b", ""),
     "internvl": ("InternVL 3", "-", "-", "images"),
-    "lfm2": ("LFM2 350M, 700M, 1.2B, 2.6B", "-", "-", "training"),
-    "lfm2_moe": ("LFM2 8B-A1B", "-", "-", "training"),
+    "kimi_k2": ("Kimi K2 (with a tokenizer.json)", "kimi_k2", "kimi_k2", ""),
+    "kimi_k25": ("Kimi K2.5 (with a tokenizer.json)", "kimi_k2", "kimi_k2", "images"),
+    "lfm2": ("LFM2 350M, 700M, 1.2B, 2.6B", "-", "-", ""),
+    "lfm2_moe": ("LFM2 8B-A1B", "-", "-", ""),
     "llama": ("Llama 2 to 3.3, SmolLM2, R1-Distill-Llama", "llama3_json", "-; R1: deepseek_r1", ""),
     "llama4": ("Llama 4 Scout, Maverick", "llama4_pythonic, llama4_json", "-", "images"),
     "llama4_text": ("Llama 4 Scout, Maverick, text alone", "llama4_pythonic, llama4_json", "-", ""),
@@ -50,11 +54,11 @@ ROWS = {
     "qwen2_moe": ("Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B", "hermes", "-", ""),
     "qwen2_vl": ("Qwen2-VL 2B to 72B", "hermes", "-", "images"),
     "qwen3": ("Qwen3 0.6B to 32B", "hermes", THINK, ""),
-    "qwen3_5": ("Qwen3.5", "qwen3_coder", THINK, "images, training"),
-    "qwen3_5_moe": ("Qwen3.5 MoE", "qwen3_coder", THINK, "images, training"),
-    "qwen3_5_text": ("Qwen3.5, text alone", "qwen3_coder", THINK, "training"),
+    "qwen3_5": ("Qwen3.5", "qwen3_coder", THINK, "images"),
+    "qwen3_5_moe": ("Qwen3.5 MoE", "qwen3_coder", THINK, "images"),
+    "qwen3_5_text": ("Qwen3.5, text alone", "qwen3_coder", THINK, ""),
     "qwen3_moe": ("Qwen3 30B-A3B, 235B-A22B; Qwen3-Coder", "hermes; Coder: qwen3_coder", THINK, ""),
-    "qwen3_next": ("Qwen3-Next 80B-A3B", "hermes", THINK, "training"),
+    "qwen3_next": ("Qwen3-Next 80B-A3B", "hermes", THINK, ""),
     "qwen3_vl": ("Qwen3-VL 2B to 32B", "hermes", THINK, "images"),
     "qwen3_vl_moe": ("Qwen3-VL 30B-A3B, 235B-A22B", "hermes", THINK, "images"),
     "seed_oss": ("Seed-OSS 36B", "seed_oss", "seed_oss", ""),
@@ -127,15 +131,11 @@ def facts(root):
     table = (root / "src/format/config_families.c").read_text().split("static const iv_family_facts families[] = {")[1].split("\n};")[0]
     types = {name for name in re.findall(r'^    \{"(\w+)",', table, re.M)}
     types |= {wrapper for wrapper, _ in texts}
-    # Layers with a state: their checkpoints have gradients, which no learner computes yet.
-    rows = re.split(r'^    \{"(\w+)",', table, flags=re.M)
-    refused = {name for name, row in zip(rows[1::2], rows[2::2]) if re.search(r"\.(linear|short_conv) = true", row)}
-    refused |= {wrapper for wrapper, text in texts if text in refused}
     out = {name: {"tried": [], "gpu": [], "learner": []} for name in types}
     for folder in sorted((tests / "data/families").iterdir()):
         row = out[type_of(folder)]
         row["tried"] = ["logits"]
-        if (folder / "gradients.safetensors").exists() and type_of(folder) not in refused:
+        if (folder / "gradients.safetensors").exists():
             row["learner"] = ["CPU"]
     for folder in sorted((tests / "data/hf").iterdir()):
         row = out[type_of(folder)]
@@ -144,6 +144,9 @@ def facts(root):
             row["learner"] = ["CPU"]
     recorded = set(read(tests / "data/h200_digests.txt", r"^(\S+) [0-9a-f]{64}$"))
     case = r'^    \{"([\w-]+)", "(tests/data/(?:families|hf)/\w+)",'
+    for emulated in ("device", "states"): # models in a case of the test, one level deeper
+        for _, folder in read(tests / f"cuda/test_emulated_{emulated}.c", case.replace("^    ", "^        ")):
+            out[type_of(root / folder)]["gpu"] = ["GPU"]
     for name, folder in read(tests / "cuda/device_cases.h", case):
         out[type_of(root / folder)]["gpu"] = ["GPU", "H200"] if name in recorded else ["GPU"]
     for _, folder in read(tests / "cuda/learner_cases.h", case):

@@ -1,14 +1,24 @@
 /* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics. A CTA processes a
  * worker's runs in order: eight packed rows, one block of keys at a time, in shared memory. It is the plain form
- * that the other kernels are compared with; not fast. */
+ * that the other kernels are compared with; not fast. In tc16 keys and values of heads of up to 256 are copied to
+ * shared memory a step ahead. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "numerics/tree.h"
 
-enum { ROWS = 8, THREADS = 128, BLOCK = IV_ATTENTION_BLOCK, CHUNK = 32 };
+enum {
+    ROWS = 8,
+    THREADS = 128,
+    BLOCK = IV_ATTENTION_BLOCK,
+    CHUNK = 32,
+    STAGED_MAX = 256,
+    PAD = 8 /* of rows in shared memory, so that lanes read different banks */
+};
 
 typedef struct state {  /* in shared memory */
-    float *q;           /* [ROWS][padded] widened; in tc16 as stored, 16 bits each */
+    float *q;           /* [ROWS][padded] widened; in tc16 [ROWS][padded + PAD] as stored, 16 bits each */
     float *keys;        /* [BLOCK][CHUNK + 1] widened (fma32) */
+    uint32_t staged;    /* shared address of keys [BLOCK][head_dim + PAD], then values: 16 bits each (tc16) */
     float *score;       /* [ROWS][BLOCK]: dot products */
     void *weights;      /* [ROWS][BLOCK] rounded; in fma32 widened again */
     float *out, *total; /* [ROWS][head_dim] */
@@ -31,15 +41,19 @@ template <iv_dtype TYPE> IV_DEVICE void store(void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = iv_round16(TYPE, x);
 }
 
+/* Are keys and values copied to shared memory? */
+static __host__ __device__ bool is_staged(int head_dim) { return head_dim % 16 == 0 && head_dim <= STAGED_MAX; }
+static __host__ __device__ size_t staged_bytes(int head_dim) { return (size_t)BLOCK * (head_dim + PAD) * 2; }
+
 static size_t shared_floats(size_t head_dim) {
     size_t padded = iv_padded_k(head_dim);
-    return ROWS * padded + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 5 * ROWS + 4;
+    return ROWS * (padded + PAD) + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 5 * ROWS + 8;
 }
 
 IV_DEVICE state carve(float *base, int head_dim) {
     state s;
     int padded = (head_dim + 15) / 16 * 16;
-    s.q = base, base += ROWS * padded;
+    s.q = base, base += ROWS * (padded + PAD);
     s.weights = base, base += ROWS * BLOCK;
     s.keys = base, base += BLOCK * (CHUNK + 1);
     s.score = base, base += ROWS * BLOCK;
@@ -48,7 +62,8 @@ IV_DEVICE state carve(float *base, int head_dim) {
     s.alpha = base, base += ROWS;
     s.sum = base, base += ROWS;
     s.factors = (iv_attention_factors *)base, base += 2 * ROWS;
-    s.flag = (int *)base;
+    s.flag = (int *)base, base += 4;
+    s.staged = (iv_shared(base) + 15) & ~15u;
     return s;
 }
 
@@ -69,6 +84,46 @@ template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4
 #endif
 }
 
+template <iv_dtype TYPE> IV_DEVICE void mma_of(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    uint32_t b[2] = {b0, b1};
+    mma<TYPE>(d, a, b);
+}
+
+IV_DEVICE void load_matrices(uint32_t (&b)[4], uint32_t address, bool turned) {
+#if __CUDA_ARCH__ >= 900
+    if (turned)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                     : "r"(address)
+                     : "memory");
+#endif
+}
+
+/* A block's keys or values on their way to shared memory. */
+IV_DEVICE void stage_block(uint32_t to, const char *from, int dim) {
+#if __CUDA_ARCH__ >= 900
+    int pieces = dim / 8;
+    for (int i = threadIdx.x; i < BLOCK * pieces; i += THREADS)
+        iv_copy16(to + i / pieces * (dim + PAD) * 2 + i % pieces * 16, from + (size_t)i * 16, true);
+#endif
+}
+template <int PENDING> IV_DEVICE void wait_staged() {
+#if __CUDA_ARCH__ >= 900
+    iv_copies_wait<PENDING>();
+#endif
+    __syncthreads();
+}
+IV_DEVICE void commit_staged() {
+#if __CUDA_ARCH__ >= 900
+    iv_copies_commit();
+#endif
+}
+
 /* Two elements, p[i] low and p[i + step] high; zero from n on. */
 IV_DEVICE uint32_t pair(const uint16_t *p, int i, int step, int n) {
     uint32_t low = i < n ? p[i] : 0, high = i + step < n ? p[i + step] : 0;
@@ -83,12 +138,31 @@ template <iv_dtype TYPE> IV_DEVICE void scores_tc16(const state &s, const void *
         float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (int i = 0; i < padded; i += 16) {
             int low = i + 2 * t;
-            uint32_t a[4] = {pair(q + g * padded, low, 1, padded), 0, pair(q + g * padded, low + 8, 1, padded), 0};
+            uint32_t a[4] = {pair(q + g * (padded + PAD), low, 1, padded), 0,
+                             pair(q + g * (padded + PAD), low + 8, 1, padded), 0};
             uint32_t b[2] = {pair(row, low, 1, dim), pair(row, low + 8, 1, dim)};
             mma<TYPE>(d, a, b);
         }
         s.score[g * BLOCK + tile * 8 + 2 * t] = d[0], s.score[g * BLOCK + tile * 8 + 2 * t + 1] = d[1];
     }
+}
+
+/* The same from staged keys: a warp has 16 of them. */
+template <iv_dtype TYPE> IV_DEVICE void scores_staged(const state &s, int dim) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    uint32_t row = warp * 16 + lane / 16 * 8 + lane % 8, at = s.staged + row * (dim + PAD) * 2 + lane / 8 % 2 * 16;
+    const uint32_t *q = (const uint32_t *)s.q + g * (dim + PAD) / 2 + t;
+    float d[2][4] = {};
+#pragma unroll 4
+    for (int k = 0; k < dim / 16; k++) {
+        uint32_t a[4] = {q[8 * k], 0, q[8 * k + 4], 0}, b[4];
+        load_matrices(b, at + k * 32, false);
+        mma_of<TYPE>(d[0], a, b[0], b[1]);
+        mma_of<TYPE>(d[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        *(float2 *)(s.score + g * BLOCK + warp * 16 + n * 8 + 2 * t) = make_float2(d[n][0], d[n][1]);
 }
 
 /* The sum, as the output for a value of one; by one warp. */
@@ -126,6 +200,31 @@ template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *
         }
         if (to < dim) o[0] = __fadd_rn(d[0], 0.0f);
         if (to + 1 < dim) o[1] = __fadd_rn(d[1], 0.0f);
+    }
+}
+
+/* The same from staged values: a warp takes 16 of head_dim at a time. */
+template <iv_dtype TYPE> IV_DEVICE void values_staged(const state &s, int dim) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    uint32_t at = s.staged + (uint32_t)staged_bytes(dim) + lane % 16 * (dim + PAD) * 2 + lane / 16 * 16;
+    const uint32_t *w = (const uint32_t *)s.weights + g * BLOCK / 2 + t;
+    float alpha = s.alpha[g];
+    uint32_t a[BLOCK / 16][4];
+#pragma unroll
+    for (int k = 0; k < BLOCK / 16; k++) a[k][0] = w[8 * k], a[k][1] = 0, a[k][2] = w[8 * k + 4], a[k][3] = 0;
+    for (int tile = threadIdx.x / 32; tile * 16 < dim; tile += THREADS / 32) {
+        float2 *o = (float2 *)(s.out + g * dim + tile * 16 + 2 * t), low = o[0], high = o[4];
+        float d[2][4] = {{__fmul_rn(low.x, alpha), __fmul_rn(low.y, alpha), 0.0f, 0.0f},
+                         {__fmul_rn(high.x, alpha), __fmul_rn(high.y, alpha), 0.0f, 0.0f}};
+#pragma unroll
+        for (int k = 0; k < BLOCK / 16; k++) {
+            uint32_t b[4];
+            load_matrices(b, at + k * 16 * (dim + PAD) * 2 + tile * 32, true);
+            mma_of<TYPE>(d[0], a[k], b[0], b[1]);
+            mma_of<TYPE>(d[1], a[k], b[2], b[3]);
+        }
+        o[0] = make_float2(__fadd_rn(d[0][0], 0.0f), __fadd_rn(d[0][1], 0.0f));
+        o[4] = make_float2(__fadd_rn(d[1][0], 0.0f), __fadd_rn(d[1][1], 0.0f));
     }
 }
 
@@ -190,7 +289,7 @@ IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run
         bool there = token < r.tile.tokens && in_group < r.present && head >= 0 && head < p.heads && d < dim;
         size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + d;
         if constexpr (TC16)
-            ((uint16_t *)s.q)[i] = there ? ((const uint16_t *)p.q)[at] : 0;
+            ((uint16_t *)s.q)[row * (padded + PAD) + d] = there ? ((const uint16_t *)p.q)[at] : 0;
         else
             s.q[i] = there ? load<TYPE>(p.q, at) : 0.0f;
     }
@@ -275,18 +374,41 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) s.out[i] = 0.0f;
     if (threadIdx.x < ROWS) s.sum[threadIdx.x] = 0.0f;
     t.max = -INFINITY, t.lane = 0.0f;
-    int each = IV_ATTENTION_BLOCKS_PER_SPLIT;
-    for (int b = max(split * each, r.tile.first_block); b <= min(split * each + each - 1, r.tile.last_block); b++) {
-        const char *page = p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * 2 * half;
-        if constexpr (TC16)
-            scores_tc16<TYPE>(s, page, dim);
-        else
+    int each = IV_ATTENTION_BLOCKS_PER_SPLIT, first = max(split * each, r.tile.first_block),
+        last = min(split * each + each - 1, r.tile.last_block);
+    auto page_of = [&](int b) {
+        return p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * 2 * half;
+    };
+    bool staged = TC16 && is_staged(dim);
+    if (staged) stage_block(s.staged, page_of(first), dim), commit_staged();
+    for (int b = first; b <= last; b++) {
+        const char *page = page_of(b);
+        if (staged) {
+            stage_block(s.staged + (uint32_t)staged_bytes(dim), page + half, dim), commit_staged();
+            wait_staged<1>();
+        }
+        if constexpr (TC16) {
+            if (staged)
+                scores_staged<TYPE>(s, dim);
+            else
+                scores_tc16<TYPE>(s, page, dim);
+        } else
             scores_fma32<TYPE>(s, page, dim);
         __syncthreads();
+        if (staged) {
+            if (b < last) stage_block(s.staged, page_of(b + 1), dim);
+            commit_staged();
+        }
         softmax<TC16, TYPE>(p, s, t, b * BLOCK);
-        __syncthreads();
+        if (staged)
+            wait_staged<1>();
+        else
+            __syncthreads();
         if constexpr (TC16) {
-            values_tc16<TYPE>(s, page + half, dim);
+            if (staged)
+                values_staged<TYPE>(s, dim);
+            else
+                values_tc16<TYPE>(s, page + half, dim);
             if (threadIdx.x / 32 == THREADS / 32 - 1) sums_tc16<TYPE>(s);
         } else
             values_fma32<TYPE>(s, page + half, dim);
@@ -393,6 +515,7 @@ static __global__ void __launch_bounds__(THREADS) attention_kernel(const iv_atte
 template <bool TC16, iv_dtype TYPE>
 static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     size_t bytes = shared_floats(a->shape.head_dim) * sizeof(float);
+    if (TC16 && is_staged((int)a->shape.head_dim)) bytes += 16 + 2 * staged_bytes((int)a->shape.head_dim);
     cudaError_t failed =
         cudaFuncSetAttribute(attention_kernel<TC16, TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (failed) return failed;

@@ -23,6 +23,7 @@ static const family families[IV_GPU_FAMILIES] = {
 size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
     size_t n = 0;
     for (int f = 0; f < IV_GPU_FAMILIES; f++) {
+        if (f == IV_GPU_GENERIC && !iv_weight_is_plain(a->w.format)) continue;
         size_t left = n < count ? count - n : 0;
         n += families[f].configs(a, left ? out + n : NULL, left);
     }
@@ -50,8 +51,34 @@ void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t by
              c->split_k, c->stages, c->variant, c->halves ? " halves" : "");
 }
 
+/* A matrix of codes, widened first: all of it, or as many experts at a time as there is memory for. */
+static int linear_of_plain(const iv_gpu_linear_args *a, iv_gpu_stream stream) {
+    size_t one = iv_gpu_plain_bytes(&a->w), count = a->groups ? a->groups->count : 1;
+    size_t most = one ? a->widened_bytes / one : count;
+    int code = 0;
+    if (most == 0 || (uintptr_t)a->widened % 16 != 0) return CUDA_INVALID_VALUE;
+    for (size_t first = 0; first < count && !code; first += most) {
+        size_t here = iv_size_min(most, count - first);
+        iv_gpu_linear_args b = *a;
+        iv_gpu_matrix from = a->w;
+        iv_gpu_groups groups;
+        for (size_t i = 0; i < here && !code; i++) {
+            from.data = (const char *)a->w.data + (first + i) * a->w.expert_bytes;
+            code = iv_gpu_widen_units(&from, (char *)a->widened + i * one, stream);
+        }
+        if (a->groups) groups = *a->groups, groups.first += first, groups.count = here, b.groups = &groups;
+        b.w.format = iv_weight_plain(a->w.type), b.w.data = a->widened, b.w.expert_bytes = one, b.fresh = true;
+        if (!code) code = iv_gpu_linear(&b, stream);
+    }
+    return code;
+}
+
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream) {
-    iv_gpu_linear_config c = iv_gpu_linear_choose(a);
+    iv_gpu_linear_config c;
+    if (iv_weight_is_plain(a->w.format))
+        c = iv_gpu_linear_choose(a);
+    else if (!iv_gpu_mma_prefer(a, &c) && !iv_gpu_wgmma_prefer(a, &c))
+        return linear_of_plain(a, stream);
     return iv_gpu_linear_with(a, &c, stream);
 }
 
@@ -61,7 +88,8 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
     bool same = a->type == w->type && (a->arithmetic == IV_FMA32 || a->type != IV_F32);
     bool widened = a->arithmetic == IV_FMA32 && a->type == IV_F32; /* 16-bit weights, float32 rows */
     size_t most = (size_t)INT32_MAX / 16;
-    if (!(same || widened) || w->type > IV_F32 || w->format != iv_weight_plain(w->type) || w->leaves < 1 ||
+    if (!(same || widened) || w->type > IV_F32 ||
+        (c->family == IV_GPU_GENERIC && w->format != iv_weight_plain(w->type)) || w->leaves < 1 ||
         w->leaves > IV_LEAVES_MAX || (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
         w->k_padded % (IV_CHAIN_STEP * (size_t)w->leaves) != 0 || (a->epilogue == IV_GPU_SWIGLU && w->n % 16 != 0) ||
         a->rows > most || a->x_rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)

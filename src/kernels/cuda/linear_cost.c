@@ -126,8 +126,8 @@ static double block_us(const iv_linear_cost_args *a, int set, const tile_cost *t
     double latency = t->latency_us[set] * (1 + table.ring_latency[set] / (a->stages - 1));
     double us = fmax(latency, resident * t->throughput_us[set]);
     double sharers = fmin(token_tiles, active); /* CTAs that read the same weights */
-    double memory =
-        active / sharers * (1 + table.reread[set] * (sharers - 1)) * a->tile_n * 128 / (table.terabytes[set] * 1e6);
+    double memory = active / sharers * (1 + table.reread[set] * (sharers - 1)) * a->tile_n * 64 * a->weight_bytes /
+                    (table.terabytes[set] * 1e6);
     double in_flight = a->split_k == 1 ? a->stages * resident : a->stages; /* more in clusters gains nothing */
     return fmax(us, memory * (1 + table.ring_memory[set] / (in_flight - 1)));
 }
@@ -147,7 +147,7 @@ static double reduction_us(const iv_linear_cost_args *a, int set, const waves *w
 /* Weights that the rings of the first wave hold. */
 static double prefetch_us(const iv_linear_cost_args *a, int set, const waves *w, double blocks) {
     double active = fmin(w->ctas, w->slots), held = active / fmin(w->token_tiles, active) * fmin(a->stages, blocks);
-    held = fmin(held * a->tile_n * 128, (double)a->n * (double)a->k * 2);
+    held = fmin(held * a->tile_n * 64 * a->weight_bytes, (double)a->n * (double)a->k * a->weight_bytes);
     return table.prefetch[set] * held / (table.terabytes[set] * 1e6);
 }
 
@@ -165,7 +165,7 @@ double iv_linear_cost(const iv_linear_cost_args *a) {
     us += table.launch_us[set] + w.count * table.wave_us[set] + epilogue_us(a, set, &w, outputs);
     if (a->split_k > 1) us += reduction_us(a, set, &w, outputs);
     if (a->halves) us += table.halves_us[set] + outputs * table.reduce_output_us[set];
-    double memory = table.memory_us[set] + (double)a->n * (double)a->k * 2 / (table.terabytes[set] * 1e6);
+    double memory = table.memory_us[set] + (double)a->n * (double)a->k * a->weight_bytes / (table.terabytes[set] * 1e6);
     double share = memory / us; /* a soft maximum with memory: configurations that all wait for it must not be equal */
     us *= sqrt(sqrt(1 + share * share * share * share));
     return fmax(us - prefetch_us(a, set, &w, blocks), LEAST_US);

@@ -28,6 +28,7 @@ typedef struct iv_linear_cost_args {
     int resident;        /* CTAs that fit on an SM */
     int sms;             /* available SMs */
     bool swiglu;
+    double weight_bytes; /* of a weight: 2, or those of a code with its share of a scale */
 } iv_linear_cost_args;
 
 /* Estimated microseconds; HUGE_VAL for a tile that is not used with these rows, and for halves with few

@@ -5,7 +5,8 @@
  * A CTA iterates over tiles of 16 * OUTPUTS outputs and all tokens, with LEAVES * OUTPUTS consumer warps: each has one
  * leaf of 16 outputs. The leaves of a tile are added through shared memory in the order of the tree. One thread copies
  * weights and tokens into a ring by TMA. A stage has BLOCKS blocks of 64 k of every leaf: weights [block][leaf][row],
- * then tokens [block][leaf][row], with rows of 128 bytes. Beyond the end of a leaf TMA writes zeros. */
+ * then tokens [block][leaf][row], with rows of 128 bytes. Beyond the end of a leaf TMA writes zeros. Packed weights are
+ * units of codes (kernels/packed_units.h), [eight rows][leaf][block], which a warp widens to its registers. */
 #ifndef IV_KERNELS_CUDA_LINEAR_MMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_MMA_CUH
 
@@ -13,6 +14,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_swiglu.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/packed_units.cuh"
 
 enum { IV_MMA_ROW = 128, IV_MMA_ROWS_MAX = 32 /* tokens */, IV_MMA_RING_MAX = 32 };
 
@@ -25,16 +27,21 @@ typedef struct iv_mma_plan {
     const float *bias;
     void *out;
     size_t out_stride;
+    iv_unit_form units;            /* of packed weights */
+    int units_bytes, weight_bytes; /* packed: of a stage, as copied and with what aligns the tokens behind it */
 } iv_mma_plan;
 
 /* Sizes of an instance. STEPS: steps of 16 k whose fragments are loaded at once, while the previous ones are
  * multiplied. */
-template <iv_dtype TYPE_, int LEAVES_, int OUTPUTS_, int GROUPS_, int BLOCKS_> struct iv_mma_shape {
+template <iv_dtype TYPE_, int LEAVES_, int OUTPUTS_, int GROUPS_, int BLOCKS_, bool PACKED_ = false>
+struct iv_mma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
+    static constexpr bool PACKED = PACKED_;
     static constexpr int LEAVES = LEAVES_, OUTPUTS = OUTPUTS_, GROUPS = GROUPS_, BLOCKS = BLOCKS_;
     static constexpr int WARPS = LEAVES * OUTPUTS, THREADS = (WARPS + 1) * 32, TOKENS = GROUPS * 8;
     static constexpr int CTAS = LEAVES == 1 ? 3 : WARPS <= 4 || (LEAVES == 8 && OUTPUTS == 1) ? 2 : 1; /* on an SM */
     static constexpr int STEPS = GROUPS >= 4 || BLOCKS == 1 ? 2 : 4;
+    static_assert(!PACKED || STEPS == 4, "units have four steps");
     static constexpr int CHUNKS = BLOCKS * 4 / STEPS; /* of a stage */
     static constexpr int LEAF_BYTES = OUTPUTS * 16 * IV_MMA_ROW, WEIGHT_BYTES = BLOCKS * LEAVES * LEAF_BYTES;
     static constexpr int VALUES = GROUPS * 4; /* sums of a lane */
@@ -54,9 +61,16 @@ typedef void (*iv_mma_function)(CUtensorMap, CUtensorMap, iv_mma_plan);
 struct iv_mma_instance {
     int tile_n, tile_m, leaves, blocks, threads, weight_bytes, sum_bytes, ctas;
     iv_mma_function kernel;
+    bool packed;
 };
 const iv_mma_instance *iv_mma_bf16(size_t *count);
 const iv_mma_instance *iv_mma_f16(size_t *count);
+const iv_mma_instance *iv_mma_bf16_packed(size_t *count);
+
+template <class S> IV_DEVICE int iv_mma_weight_bytes(const iv_mma_plan &p) {
+    if constexpr (S::PACKED) return p.weight_bytes;
+    return S::WEIGHT_BYTES;
+}
 
 /* ---- fragments and products ---------------------------------------------------------------------------------------
  */
@@ -85,7 +99,8 @@ template <class S> struct iv_mma_fragments { uint32_t w[S::STEPS][4], x[S::STEPS
 
 /* Where a lane reads: offsets in a stage of its row of the leaf's first block, with the lane's 16 bytes. */
 struct iv_mma_lane {
-    uint32_t w, x;
+    uint32_t w, x; /* packed: w is the first of its units, the next eight rows' is w_next further */
+    uint32_t w_next;
     uint32_t x_row_bytes; /* from a token to the next: 0 if x_rows is 1 */
     uint32_t x_block;
 };
@@ -98,19 +113,26 @@ template <class S> IV_DEVICE iv_mma_lane iv_mma_lane_of(const iv_mma_plan &p, in
     iv_mma_lane l;
     l.x_row_bytes = one ? 0 : IV_MMA_ROW, l.x_block = S::LEAVES * p.x_rows * IV_MMA_ROW;
     l.w = leaf * S::LEAF_BYTES + w_row * IV_MMA_ROW + ((lane / 16 ^ w_row % 8) * 16);
-    l.x = S::WEIGHT_BYTES + (leaf * p.x_rows + token) * IV_MMA_ROW + ((quarter ^ (uint32_t)token % 8) * 16);
+    l.w_next = S::LEAVES * S::BLOCKS * p.units.bytes;
+    if constexpr (S::PACKED) l.w = output * 2 * l.w_next + leaf * S::BLOCKS * p.units.bytes;
+    l.x = iv_mma_weight_bytes<S>(p) + (leaf * p.x_rows + token) * IV_MMA_ROW + ((quarter ^ (uint32_t)token % 8) * 16);
     return l;
 }
 
 /* Fragments of chunk c of the stage at `stage`. Rows are 128 bytes, so a step changes address bits 5 and 6 only, which
  * the swizzle combines by XOR. */
-template <class S> IV_DEVICE void iv_mma_load(iv_mma_fragments<S> &f, uint32_t stage, const iv_mma_lane &l, int c) {
+template <class S>
+IV_DEVICE void iv_mma_load(const iv_mma_plan &p, iv_mma_fragments<S> &f, uint32_t stage, const iv_mma_lane &l, int c) {
     int block = c * S::STEPS / 4;
     uint32_t w = stage + l.w + block * (S::LEAVES * S::LEAF_BYTES), x = stage + l.x + block * l.x_block;
+    if constexpr (S::PACKED) {
+        w = stage + l.w + block * p.units.bytes;
+        iv_unit_operand<S::TYPE>(f.w, w, w + l.w_next, p.units);
+    }
 #pragma unroll
     for (int s = 0; s < S::STEPS; s++) {
         uint32_t step = (uint32_t)(c * S::STEPS + s) % 4 * 32;
-        iv_mma_matrices(f.w[s][0], f.w[s][1], f.w[s][2], f.w[s][3], w ^ step);
+        if constexpr (!S::PACKED) iv_mma_matrices(f.w[s][0], f.w[s][1], f.w[s][2], f.w[s][3], w ^ step);
         if constexpr (S::GROUPS == 1) { /* two steps at once */
             if (s % 2 == 0) iv_mma_matrices(f.x[s][0][0], f.x[s][0][1], f.x[s + 1][0][0], f.x[s + 1][0][1], x ^ step);
         } else {
@@ -134,16 +156,20 @@ template <class S> IV_DEVICE void iv_mma_multiply(float (&acc)[S::VALUES / 4][4]
 
 template <class S>
 IV_DEVICE void iv_mma_copy_weights(const CUtensorMap *w, uint32_t to, uint32_t bar, int tile, int round) {
+    if constexpr (S::PACKED) {
+        iv_tma_load_4d(to, w, bar, 0, round * S::BLOCKS, 0, tile * S::OUTPUTS * 2, IV_L2_FIRST);
+    } else {
 #pragma unroll
-    for (int b = 0; b < S::BLOCKS; b++)
-        iv_tma_load_3d(to + b * S::LEAVES * S::LEAF_BYTES, w, bar, (round * S::BLOCKS + b) * 64, tile * S::OUTPUTS * 16,
-                       0, IV_L2_FIRST);
+        for (int b = 0; b < S::BLOCKS; b++)
+            iv_tma_load_3d(to + b * S::LEAVES * S::LEAF_BYTES, w, bar, (round * S::BLOCKS + b) * 64,
+                           tile * S::OUTPUTS * 16, 0, IV_L2_FIRST);
+    }
 }
 template <class S>
 IV_DEVICE void iv_mma_copy_tokens(const CUtensorMap *x, const iv_mma_plan &p, uint32_t to, uint32_t bar, int round) {
 #pragma unroll
     for (int b = 0; b < S::BLOCKS; b++)
-        iv_tma_load_3d(to + S::WEIGHT_BYTES + b * S::LEAVES * p.x_rows * IV_MMA_ROW, x, bar,
+        iv_tma_load_3d(to + iv_mma_weight_bytes<S>(p) + b * S::LEAVES * p.x_rows * IV_MMA_ROW, x, bar,
                        (round * S::BLOCKS + b) * 64, 0, 0, IV_L2_NORMAL);
 }
 
@@ -158,7 +184,7 @@ IV_DEVICE void iv_mma_produce(const CUtensorMap *w, const CUtensorMap *x, const 
                               uint32_t full, uint32_t empty, int bytes) {
     int total = iv_mma_stages(p), first = min(p.stages, total);
     int tile = blockIdx.x, round = 0, stage = 0, phase = 0;
-    uint32_t expected = S::WEIGHT_BYTES + S::LEAVES * S::BLOCKS * p.x_rows * IV_MMA_ROW;
+    uint32_t expected = (S::PACKED ? p.units_bytes : S::WEIGHT_BYTES) + S::LEAVES * S::BLOCKS * p.x_rows * IV_MMA_ROW;
     for (int i = 0; i < total; i++) {
         uint32_t to = ring + stage * bytes, bar = full + 8 * stage;
         if (i >= first) iv_mbar_wait(empty + 8 * stage, phase ^ 1);
@@ -300,7 +326,7 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
     float acc[S::VALUES / 4][4], old[S::MINE];
     iv_mma_fragments<S> f[2];
     iv_mbar_wait(full, 0);
-    iv_mma_load<S>(f[0], ring, l, 0);
+    iv_mma_load<S>(p, f[0], ring, l, 0);
     for (int left = iv_mma_stages(p); left > 0; tile += gridDim.x) {
         iv_mma_load_old<S>(p, w, tile, old);
 #pragma unroll
@@ -309,17 +335,45 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
 #pragma unroll
             for (int c = 0; c < S::CHUNKS; c++) {
                 if (c + 1 < S::CHUNKS) {
-                    iv_mma_load<S>(f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
+                    iv_mma_load<S>(p, f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
                 } else {
                     iv_mma_release(empty + 8 * stage);
                     if (++stage == p.stages) stage = 0, phase ^= 1;
                     if (left > 1) {
                         iv_mbar_wait(full + 8 * stage, phase);
-                        iv_mma_load<S>(f[0], ring + stage * bytes, l, 0);
+                        iv_mma_load<S>(p, f[0], ring + stage * bytes, l, 0);
                     }
                 }
                 iv_mma_multiply<S>(acc, f[c % 2]);
             }
+        }
+        iv_mma_finish<S>(p, acc, sums, w, tile, old);
+    }
+}
+
+/* The same for packed weights, a block at a time: other warps widen while one multiplies, and one operand leaves
+ * registers for more of them. */
+template <class S>
+IV_DEVICE void iv_mma_consume_packed(const iv_mma_plan &p, uint32_t ring, uint32_t full, uint32_t empty, float *sums,
+                                     int bytes) {
+    int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), stage = 0, phase = 0, tile = blockIdx.x;
+    iv_mma_warp w = {warp % S::LEAVES, warp / S::LEAVES};
+    iv_mma_lane l = iv_mma_lane_of<S>(p, w.leaf, w.output);
+    float acc[S::VALUES / 4][4], old[S::MINE];
+    for (int left = iv_mma_stages(p); left > 0; tile += gridDim.x) {
+        iv_mma_load_old<S>(p, w, tile, old);
+#pragma unroll
+        for (int v = 0; v < S::VALUES; v++) acc[v / 4][v % 4] = 0.0f;
+        for (int round = 0; round < p.rounds; round++, left--) {
+            iv_mbar_wait(full + 8 * stage, phase);
+#pragma unroll 1
+            for (int c = 0; c < S::CHUNKS; c++) {
+                iv_mma_fragments<S> f;
+                iv_mma_load<S>(p, f, ring + stage * bytes, l, c);
+                iv_mma_multiply<S>(acc, f);
+            }
+            iv_mma_release(empty + 8 * stage);
+            if (++stage == p.stages) stage = 0, phase ^= 1;
         }
         iv_mma_finish<S>(p, acc, sums, w, tile, old);
     }
@@ -331,7 +385,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_mma_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ iv_mma_plan p) {
     extern __shared__ __align__(1024) char shared[];
-    int bytes = iv_mma_stage_bytes(S::WEIGHT_BYTES, p.x_rows, S::BLOCKS, S::LEAVES);
+    int bytes = iv_mma_stage_bytes(iv_mma_weight_bytes<S>(p), p.x_rows, S::BLOCKS, S::LEAVES);
     float *sums = (float *)(shared + p.stages * bytes);
     uint32_t ring = iv_shared(shared), full = ring + p.stages * bytes + S::SUM_BYTES, empty = full + 8 * p.stages;
     if (threadIdx.x == 0) {
@@ -342,15 +396,18 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     __syncthreads();
     if (threadIdx.x / 32 < S::WARPS) {
         iv_wait();
-        iv_mma_consume<S>(p, ring, full, empty, sums, bytes);
+        if constexpr (S::PACKED)
+            iv_mma_consume_packed<S>(p, ring, full, empty, sums, bytes);
+        else
+            iv_mma_consume<S>(p, ring, full, empty, sums, bytes);
     } else if (threadIdx.x % 32 == 0) {
         iv_mma_produce<S>(&w, &x, p, ring, full, empty, bytes);
     }
 }
 
 template <class S> static iv_mma_instance iv_mma_instance_of(void) {
-    return {S::OUTPUTS * 16, S::TOKENS,    S::LEAVES, S::BLOCKS,       S::THREADS,
-            S::WEIGHT_BYTES, S::SUM_BYTES, S::CTAS,   iv_mma_kernel<S>};
+    return {S::OUTPUTS * 16, S::TOKENS,    S::LEAVES, S::BLOCKS,        S::THREADS,
+            S::WEIGHT_BYTES, S::SUM_BYTES, S::CTAS,   iv_mma_kernel<S>, S::PACKED};
 }
 
 #define IV_MMA_TOKENS(T, leaves, outputs, blocks)                          \
@@ -365,6 +422,19 @@ template <class S> static iv_mma_instance iv_mma_instance_of(void) {
                                               IV_MMA_TOKENS(T, 1, 2, 2), IV_MMA_TOKENS(T, 1, 2, 4)}; \
         *count = sizeof all / sizeof *all;                                                           \
         return all;                                                                                  \
+    }
+
+#define IV_MMA_PACKED_TOKENS(T, leaves, outputs)                        \
+    iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 1, 2, true>>(), \
+        iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 2, 2, true>>()
+#define IV_MMA_PACKED_INSTANCES(name, T)                                                                    \
+    const iv_mma_instance *name(size_t *count) {                                                            \
+        static const iv_mma_instance all[] = {IV_MMA_PACKED_TOKENS(T, 8, 1), IV_MMA_PACKED_TOKENS(T, 8, 2), \
+                                              IV_MMA_PACKED_TOKENS(T, 4, 1), IV_MMA_PACKED_TOKENS(T, 4, 2), \
+                                              IV_MMA_PACKED_TOKENS(T, 2, 2), IV_MMA_PACKED_TOKENS(T, 2, 4), \
+                                              IV_MMA_PACKED_TOKENS(T, 1, 4)};                               \
+        *count = sizeof all / sizeof *all;                                                                  \
+        return all;                                                                                         \
     }
 
 #endif

@@ -30,6 +30,7 @@
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 
+#include "kernels/cuda/linear_tile.cuh"
 #include "kernels/cuda/linear_wgmma_swiglu.cuh"
 
 /* ---- the consumers ------------------------------------------------------------------------------------------ */
@@ -493,12 +494,56 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
     }
 }
 
+/* ---- packed tiles --------------------------------------------------------------------------------------------- */
+
+/* The leaves of a tile. A warpgroup widens a block when it has multiplied the one before: the assembler would write the
+ * next operand to the registers of one in flight. Meanwhile other warpgroups of the SM multiply. */
+template <class S>
+IV_DEVICE void iv_packed_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
+                                 float (&acc)[S::COUNT]) {
+    float node[3][S::COUNT];
+#pragma unroll
+    for (int i = 0; i < S::COUNT; i++) acc[i] = 0.0f;
+#pragma unroll 1
+    for (int leaf = 0; leaf < S::LEAVES; leaf++) {
+#pragma unroll 1
+        for (int block = 0; block < plan.blocks; block++) {
+            uint32_t operand[4][4], stage = m.ring + r.stage * plan.stage;
+            uint64_t q = iv_wgmma_desc(stage + iv_wgmma_q_offset<S>(plan));
+            iv_mbar_wait(m.full + 8 * r.stage, r.phase);
+            iv_unit_operand<S::TYPE>(operand, stage + m.mine, stage + m.mine + plan.units.bytes, plan.units);
+            iv_wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < 4; s++) iv_wgmma_a<S::TYPE, false>(acc, operand[s], q + 2 * s, s > 0 || block > 0);
+            iv_wgmma_commit();
+            iv_wgmma_wait<0>();
+            iv_wgmma_hold(acc);
+            iv_wgmma_release<S>(m, r.stage);
+            r.next(plan.stages);
+        }
+        iv_linear_leaf_ends<false>(leaf, S::LEAVES, acc, node);
+    }
+}
+
+template <class S>
+IV_DEVICE void iv_packed_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step) {
+    iv_wgmma_ring r = {0, 0};
+    float root[S::COUNT];
+    for (int at = first; at < tiles; at += step) {
+        iv_packed_subtree<S>(plan, m, r, root);
+        if (plan.split_k > 1) return iv_wgmma_publish<S>(m, root); /* a single tile */
+        iv_wgmma_epilogue_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
+    }
+}
+
 /* Lays out shared memory and initializes the barriers. */
 template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
-    char *bars = shared + plan.stages * S::STAGE + S::SCRATCH;
+    int stages = plan.stages * iv_wgmma_stage_bytes<S>(plan);
+    char *bars = shared + stages + S::SCRATCH;
     iv_wgmma_shared m;
-    m.ring = iv_shared(shared), m.root = (float4 *)shared, m.scratch = (float4 *)(shared + plan.stages * S::STAGE);
-    m.mine = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
+    m.ring = iv_shared(shared), m.root = (float4 *)shared, m.scratch = (float4 *)(shared + stages);
+    m.mine = S::PACKED ? __shfl_sync(~0u, threadIdx.x / 32, 0) * 2 * plan.units.bytes
+                       : __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
     m.stagger = m.empty + 8 * plan.stages;
     char *rows = bars + 16 * plan.stages + 16;
@@ -554,6 +599,8 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         iv_dependency_wait();
         if constexpr (S::SINGLE_ACC)
             iv_wgmma_consume_single<S>(plan, m, mine);
+        else if constexpr (S::PACKED)
+            iv_packed_consume<S>(plan, m, tiles, first, step);
         else if constexpr (S::WIDE)
             iv_wgmma_consume_wide<S>(plan, m, mine, halved, rank);
         else
@@ -574,12 +621,13 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             S::PEERS,      S::WIDE,    iv_wgmma_kernel<S>,
             S::STAGE,      S::THREADS, S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES, S::CTAS,    S::DENSE,
-            S::FUSES,      S::DIVIDES};
+            S::FUSES,      S::DIVIDES, S::PACKED};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1, bool FUSES = false>
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1, bool FUSES = false,
+          bool PACKED = false>
 static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, PEERS, FUSES>>();
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, PEERS, FUSES, PACKED>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                       \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \

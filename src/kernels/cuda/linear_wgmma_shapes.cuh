@@ -23,6 +23,14 @@
     iv_wgmma_make<T, 2, 128, true, 1, 2, true>(), iv_wgmma_make<T, 2, 128, true, 2, 2, true>(), \
         iv_wgmma_make<T, 2, 128, true, 4, 2, true>(), iv_wgmma_make<T, 2, 128, true, 8, 2, true>()
 
+/* Weights in units of codes. */
+#define IV_WGMMA_PACKED_OF(T, groups, tokens, leaves) iv_wgmma_make<T, groups, tokens, false, leaves, 1, false, true>()
+#define IV_WGMMA_PACKED_LEAVES(T, groups, tokens)                                       \
+    IV_WGMMA_PACKED_OF(T, groups, tokens, 1), IV_WGMMA_PACKED_OF(T, groups, tokens, 2), \
+        IV_WGMMA_PACKED_OF(T, groups, tokens, 4), IV_WGMMA_PACKED_OF(T, groups, tokens, 8)
+#define IV_WGMMA_PACKED_SHAPES(T) \
+    IV_WGMMA_PACKED_LEAVES(T, 1, 16), IV_WGMMA_PACKED_LEAVES(T, 1, 32), IV_WGMMA_PACKED_LEAVES(T, 2, 64)
+
 #define IV_WGMMA_PART(name, ...)                              \
     const iv_wgmma_instance *name(size_t *count) {            \
         static const iv_wgmma_instance all[] = {__VA_ARGS__}; \

@@ -14,8 +14,19 @@ enum { IV_RING_MIN = IV_LAG + 2 }; /* a gathering producer holds IV_LAG stages b
 
 /* ---- configurations --------------------------------------------------------------------------------------------- */
 
+static bool is_packed(const iv_gpu_linear_args *a) { return !iv_weight_is_plain(a->w.format); }
+
+static int units_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) {
+    return w->tile_n / IV_UNIT_ROWS * a->w.units.bytes;
+}
+
+/* Token rows of a stage begin at whole KiB, as their swizzle needs. */
+static int stage_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) {
+    return w->packed ? (units_bytes(a, w) + 1023) / 1024 * 1024 + w->tile_m * IV_ROW_BYTES : w->stage;
+}
+
 static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
-    return stages * (w->stage + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
+    return stages * (stage_bytes(a, w) + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
 /* The deepest ring with which `ctas` CTAs fit on an SM, at most the blocks of a tile. */
@@ -27,11 +38,12 @@ static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w,
 
 /* The i-th instance of a type, in the order of linear_wgmma_shapes.cuh; NULL: no more. */
 static const iv_wgmma_instance *instance(iv_dtype type, size_t i) {
-    static const iv_wgmma_instance *(*const parts[2][4])(size_t *) = {
-        {iv_wgmma_bf16_small, iv_wgmma_bf16_large, iv_wgmma_bf16_other, iv_wgmma_bf16_fused},
+    static const iv_wgmma_instance *(*const parts[2][5])(size_t *) = {
+        {iv_wgmma_bf16_small, iv_wgmma_bf16_large, iv_wgmma_bf16_other, iv_wgmma_bf16_fused, iv_wgmma_bf16_packed},
         {iv_wgmma_f16_small, iv_wgmma_f16_large, iv_wgmma_f16_other, iv_wgmma_f16_fused}};
     for (auto part : parts[type == IV_F16]) {
         size_t count;
+        if (!part) break;
         const iv_wgmma_instance *all = part(&count);
         if (i < count) return &all[i];
         i -= count;
@@ -49,6 +61,7 @@ static bool possible(const iv_gpu_linear_args *a) {
     if (a->arithmetic != IV_TC16 || a->type != a->w.type || (a->type != IV_BF16 && a->type != IV_F16)) return false;
     if (!a->rows || !a->w.n || !a->w.k_padded || a->w.k_padded % (size_t)(16 * a->w.leaves) || a->x_stride % 8)
         return false;
+    if (is_packed(a) && (a->type != IV_BF16 || a->w.n % IV_UNIT_ROWS)) return false;
     if (a->rows > 1u << 24 || a->w.n > 1u << 24 || a->w.k_padded > 1u << 24 || a->w.expert_bytes % 16) return false;
     return !a->groups || (a->groups->experts && a->groups->count <= IV_EXPERTS_MAX);
 }
@@ -65,9 +78,9 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, bool halves, int stages) {
     if (halves && (!w->divides || split > 1 || a->groups)) return false;
     if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
-    if ((w->dense && a->groups) || w->fuses != iv_gpu_linear_wants_fusion(a)) return false;
+    if (w->packed != is_packed(a) || (w->dense && a->groups) || w->fuses != iv_gpu_linear_wants_fusion(a)) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
-    return (split == 1 && !halves) || stages * w->stage >= w->node;
+    return (split == 1 && !halves) || stages * stage_bytes(a, w) >= w->node;
 }
 
 static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c) {
@@ -139,14 +152,18 @@ static const iv_expert_tile down_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                             {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1},
                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
 
+static const iv_expert_tile coded_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
+                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
+
 #define IV_TILES_OF(table) \
     { table, sizeof table / sizeof *table }
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
     static const struct {
         const iv_expert_tile *tile;
         size_t count;
-    } kinds[] = {IV_TILES_OF(gathered_tiles), IV_TILES_OF(packed_tiles), IV_TILES_OF(down_tiles)};
-    size_t kind = a->weighted ? 2 : a->groups->packed ? 1 : 0;
+    } kinds[] = {IV_TILES_OF(gathered_tiles), IV_TILES_OF(packed_tiles), IV_TILES_OF(down_tiles),
+                 IV_TILES_OF(coded_tiles)};
+    size_t kind = is_packed(a) ? 3 : a->weighted ? 2 : a->groups->packed ? 1 : 0;
     const iv_expert_tile *t = kinds[kind].tile;
     for (size_t i = 0; i < kinds[kind].count; i++) {
         if (rows > t[i].rows || (t[i].tile_n == 256 && a->w.n % 256)) continue;
@@ -160,6 +177,9 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
  * runs, and the cost model was not fitted beyond. */
 enum { PAIRS_FROM = 2048 };
 
+/* With more rows, to widen a matrix of codes once is cheaper than in each of its tiles. */
+enum { PACKED_TO = 256 };
+
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
     int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
     iv_linear_cost_args cost = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, c->tile_n, c->tile_m, c->variant};
@@ -167,6 +187,7 @@ static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     cost.resident = fit < w->ctas ? fit : w->ctas;
     cost.sms = a->spare > 0 && a->spare < IV_H200_SMS ? IV_H200_SMS - a->spare : IV_H200_SMS;
     cost.swiglu = a->epilogue == IV_GPU_SWIGLU;
+    cost.weight_bytes = is_packed(a) ? (double)a->w.units.bytes / (IV_UNIT_ROWS * IV_UNIT_K) : 2;
     return iv_linear_cost(&cost);
 }
 
@@ -187,7 +208,7 @@ static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
 /* A cache of choices, keyed by everything they depend on: a step asks for the same few layers again and again. */
 struct iv_wgmma_choice {
     size_t rows, n, k;
-    int leaves, type, swiglu, spare;
+    int leaves, type, swiglu, spare, unit;
     bool fuses;
     iv_gpu_linear_config config;
 };
@@ -195,21 +216,17 @@ struct iv_wgmma_choice {
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     enum { KEPT = 64 };
     static thread_local iv_wgmma_choice kept[KEPT];
-    if (!possible(a)) return false;
+    if (!possible(a) || (is_packed(a) && !a->groups && a->rows > PACKED_TO)) return false;
     if (a->groups) return prefer_experts(a, (entries(a) + a->groups->experts - 1) / a->groups->experts, c);
     iv_wgmma_choice *at = &kept[(a->rows * 31 + a->w.n / 16 * 7 + a->w.k_padded / 16) % KEPT];
     bool swiglu = a->epilogue == IV_GPU_SWIGLU;
+    int unit = is_packed(a) ? a->w.units.bytes : 0;
     if (at->rows != a->rows || at->n != a->w.n || at->k != a->w.k_padded || at->leaves != a->w.leaves ||
-        at->type != a->type || at->swiglu != swiglu || at->spare != a->spare ||
+        at->type != a->type || at->unit != unit || at->swiglu != swiglu || at->spare != a->spare ||
         at->fuses != iv_gpu_linear_wants_fusion(a))
-        *at = {a->rows,
-               a->w.n,
-               a->w.k_padded,
-               a->w.leaves,
-               a->type,
-               swiglu,
-               a->spare,
-               iv_gpu_linear_wants_fusion(a),
+        *at = {a->rows,     a->w.n,  a->w.k_padded,
+               a->w.leaves, a->type, swiglu,
+               a->spare,    unit,    iv_gpu_linear_wants_fusion(a),
                cheapest(a)};
     *c = at->config;
     return c->tile_n > 0;
@@ -218,7 +235,8 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
 /* Rows are written in vectors of 16 bytes. */
 bool iv_gpu_wgmma_fuses(const iv_gpu_linear_args *a) {
     const iv_gpu_fused *f = &a->fused;
-    if (!possible(a) || a->groups || a->spare || ((uintptr_t)a->out | (uintptr_t)a->bias) % 16 != 0) return false;
+    if (!possible(a) || is_packed(a) || a->groups || a->spare || ((uintptr_t)a->out | (uintptr_t)a->bias) % 16 != 0)
+        return false;
     if (a->out_stride % 8 != 0 || a->w.n % 16 != 0 || (uintptr_t)f->addend % 16 != 0) return false;
     if (f->addend && a->epilogue != IV_GPU_RESIDUAL) return false;
     if (a->epilogue == IV_GPU_LOGITS) return f->logits && (uintptr_t)f->logits % 16 == 0 && f->temperature > 0.0f;
@@ -243,6 +261,21 @@ static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *dat
     CUresult r = f(map, a->type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
                    (void *)data, dims, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                    wide ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Units as words, units of eight rows, eights of rows, experts. */
+static int encode_units(CUtensorMap *map, const iv_gpu_linear_args *a, int tile_n) {
+    PFN_cuTensorMapEncodeTiled_v12000 f = iv_tensor_map_encoder();
+    cuuint64_t unit = (cuuint64_t)a->w.units.bytes, units = (cuuint64_t)leaf_blocks(a) * (cuuint64_t)a->w.leaves;
+    cuuint64_t experts = a->groups ? a->groups->count : 1;
+    cuuint64_t dims[4] = {unit / 4, units, a->w.n / IV_UNIT_ROWS, experts};
+    cuuint64_t strides[3] = {unit, units * unit, experts > 1 ? a->w.expert_bytes : units * unit};
+    cuuint32_t boxes[4] = {(cuuint32_t)unit / 4, 1, (cuuint32_t)(tile_n / IV_UNIT_ROWS), 1}, ones[4] = {1, 1, 1, 1};
+    if (!f) return cudaErrorNotSupported;
+    CUresult r = f(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void *)a->w.data, dims, strides, boxes, ones,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -277,6 +310,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->weighted = a->groups && a->weighted;
     p->gathered = a->groups && !a->weighted && !a->groups->packed;
     p->fused = a->fused;
+    p->units = a->w.units, p->units_bytes = units_bytes(a, w), p->stage = stage_bytes(a, w);
 }
 
 /* Clusters that are resident, of `peers` CTAs each. */
@@ -322,8 +356,9 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     make_plan(a, w, c, &plan);
     int shared = shared_bytes(a, w, c->stages);
     if (c->halves) divide_last_round(&plan, resident_clusters(a, w, shared, 2));
-    int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
-                   a->w.expert_bytes, w->tile_n / w->peers, w->wide);
+    int e = w->packed ? encode_units(&weights, a, w->tile_n)
+                      : encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
+                               a->w.expert_bytes, w->tile_n / w->peers, w->wide);
     if (!e) e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/packed_units.cuh"
 
 enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of a stage; bytes of a row */
 enum { IV_PART = 4 };                         /* chunks of eight Q rows in a part of a wide tile's epilogue */
@@ -28,6 +29,8 @@ struct iv_wgmma_plan {
     size_t x_stride;
     iv_gpu_groups groups;    /* none if count is 0 */
     uint64_t weights_l2;     /* cache policy of weights */
+    iv_unit_form units;      /* of a packed shape's weights */
+    int units_bytes, stage;  /* of a packed shape: of a stage's units, of a stage */
     bool weighted, gathered; /* gathered: an entry reads its token's row of x */
     iv_gpu_fused fused;
 };
@@ -39,20 +42,28 @@ struct iv_wgmma_entry { /* of a wide, weighted tile: a row's slot in the output 
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA. WIDE: tokens are P.
  * PEERS: CTAs of a cluster that multicast their Q rows; each loads a half for both. FUSES: with the epilogues of a
- * training step. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1, bool FUSES_ = false>
+ * training step. PACKED: weights are units of codes (kernels/packed_units.h), which consumers widen to registers. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1, bool FUSES_ = false,
+          bool PACKED_ = false>
 struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
     static constexpr int PEERS = PEERS_;
-    static constexpr bool FUSES = FUSES_;
+    static constexpr bool FUSES = FUSES_, PACKED = PACKED_;
+    static_assert(!PACKED || !WIDE, "weights in registers are the P rows");
     static_assert(PEERS == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 are spilled to registers */
     /* approximate registers of a consumer; if too many, the producer's warpgroup gives some of its registers */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
-    static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
+    static constexpr int NEED = PACKED ? (LEAVES == 1   ? 1
+                                          : LEAVES == 2 ? 2
+                                          : LEAVES == 4 ? 3
+                                                        : 4) *
+                                                 COUNT +
+                                             88
+                                       : NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
     static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
     static constexpr int GIVEN = WIDE ? 40 : 56, TAKEN = WIDE ? 232 : 224; /* of a producer's and a consumer's thread */
@@ -77,7 +88,7 @@ struct iv_wgmma_shape {
                                                          : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
     /* two CTAs may divide the leaves of a tile of the last round */
-    static constexpr bool DIVIDES = LEAVES >= 4 && GROUPS_ == 2 && PEERS == 1 && !FUSES;
+    static constexpr bool DIVIDES = LEAVES >= 4 && GROUPS_ == 2 && PEERS == 1 && !FUSES && !PACKED;
     /* output rows may be scattered (experts, which have one chain); other shapes have shorter code */
     static constexpr bool SCATTERED = WIDE && LEAVES == 1;
     static constexpr int ROWS_BYTES = TOKENS * (SCATTERED ? (int)sizeof(iv_wgmma_entry) : 4);
@@ -91,12 +102,13 @@ struct iv_wgmma_instance {
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes: of a stage; fixed: next to the ring; node: of a root */
-    bool dense, fuses, divides;            /* dense: not for experts */
+    bool dense, fuses, divides, packed;    /* dense: not for experts */
 };
 const iv_wgmma_instance *iv_wgmma_bf16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_large(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_other(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_fused(size_t *count);
+const iv_wgmma_instance *iv_wgmma_bf16_packed(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_large(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_other(size_t *count);
@@ -118,6 +130,19 @@ struct iv_wgmma_shared { /* addresses in shared memory */
     const int *prefix;       /* [e]: tiles before expert e; only with groups */
     iv_wgmma_tile *tiles;    /* active tiles by index modulo IV_TILES, written by the producer for the consumers */
 };
+
+/* Bytes of a stage, of its P rows as copied, and where its Q rows begin. */
+template <class S> IV_DEVICE int iv_wgmma_stage_bytes(const iv_wgmma_plan &plan) {
+    if constexpr (S::PACKED) return plan.stage;
+    return S::STAGE;
+}
+template <class S> IV_DEVICE int iv_wgmma_p_bytes(const iv_wgmma_plan &plan) {
+    if constexpr (S::PACKED) return plan.units_bytes;
+    return S::P_BYTES;
+}
+template <class S> IV_DEVICE int iv_wgmma_q_offset(const iv_wgmma_plan &plan) {
+    return iv_wgmma_stage_bytes<S>(plan) - S::Q_BYTES;
+}
 
 /* The work of a launch is a list of pieces: whole tiles, then halves of tiles. Piece `at`: is it a half? */
 template <class S> IV_DEVICE bool iv_wgmma_is_half(const iv_wgmma_plan &plan, int at) {
@@ -194,7 +219,10 @@ struct iv_wgmma_block {
 template <class S>
 IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
                                      const iv_wgmma_block &b, const iv_wgmma_tile &t) {
-    if constexpr (S::PEERS == 1) {
+    if constexpr (S::PACKED) {
+        iv_tma_load_4d(b.stage, map, b.bar, 0, b.leaf * plan.blocks + b.k / IV_BLOCK_K, t.p / IV_UNIT_ROWS, t.expert,
+                       plan.weights_l2);
+    } else if constexpr (S::PEERS == 1) {
         iv_tma_load_4d(b.stage + (S::SWAP ? 0 : S::P_BYTES), map, b.bar, b.k, b.leaf, S::SWAP ? t.p : t.q, t.expert,
                        plan.weights_l2);
     } else { /* this CTA's part, multicast to all peers */
@@ -204,9 +232,10 @@ IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_plan
     }
 }
 template <class S>
-IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block &b, const iv_wgmma_tile &t) {
-    iv_tma_load_4d(b.stage + (S::SWAP ? S::P_BYTES : 0), map, b.bar, b.k, b.leaf, t.first + (S::SWAP ? t.q : t.p), 0,
-                   S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
+IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_plan &plan, const iv_wgmma_block &b,
+                                    const iv_wgmma_tile &t) {
+    iv_tma_load_4d(b.stage + (S::SWAP ? iv_wgmma_q_offset<S>(plan) : 0), map, b.bar, b.k, b.leaf,
+                   t.first + (S::SWAP ? t.q : t.p), 0, S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
 }
 
 /* Weights do not depend on the preceding kernel: while that one finishes, the ring is filled with the first tile's.
@@ -216,8 +245,8 @@ IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_
                                      const iv_wgmma_tile &t, int first_leaf, int leaves) {
     int early = min(plan.stages, leaves * plan.blocks), leaf = first_leaf, block = 0;
     for (int s = 0; s < early; s++) {
-        iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
-        iv_mbar_expect(b.bar, S::STAGE);
+        iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * iv_wgmma_stage_bytes<S>(plan), m.full + 8 * s};
+        iv_mbar_expect(b.bar, iv_wgmma_p_bytes<S>(plan) + S::Q_BYTES);
         iv_wgmma_load_weights<S>(weights, plan, m, b, t);
         if (++block == plan.blocks) block = 0, leaf++;
     }
@@ -245,13 +274,14 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
         if (!early || index) m.tiles[index % IV_TILES] = t;
         for (int leaf = from; leaf < to; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
-                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * iv_wgmma_stage_bytes<S>(plan),
+                                    m.full + 8 * r.stage};
                 if (round >= early) {
                     if (round >= stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
-                    iv_mbar_expect(b.bar, S::STAGE);
+                    iv_mbar_expect(b.bar, iv_wgmma_p_bytes<S>(plan) + S::Q_BYTES);
                     iv_wgmma_load_weights<S>(weights, plan, m, b, t);
                 }
-                iv_wgmma_load_tokens<S>(tokens, b, t);
+                iv_wgmma_load_tokens<S>(tokens, plan, b, t);
                 r.next(stages);
             }
     }
@@ -291,15 +321,16 @@ IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wg
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
             for (int block = 0; block < plan.blocks; block++, round++) {
-                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
+                iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * iv_wgmma_stage_bytes<S>(plan),
+                                    m.full + 8 * r.stage};
                 if (round >= plan.stages) iv_mbar_wait(m.empty + 8 * r.stage, r.phase ^ 1);
                 if (lane == 0) {
-                    iv_mbar_expect(b.bar, S::SWAP ? S::P_BYTES : S::Q_BYTES);
+                    iv_mbar_expect(b.bar, S::SWAP ? iv_wgmma_p_bytes<S>(plan) : S::Q_BYTES);
                     iv_wgmma_load_weights<S>(weights, plan, m, b, t);
                 }
                 __syncwarp();
                 int k = b.k + piece * 8;
-                uint32_t to = b.stage + (S::SWAP ? S::P_BYTES : 0);
+                uint32_t to = b.stage + (S::SWAP ? iv_wgmma_q_offset<S>(plan) : 0);
                 for (int row = lane / 8; row < S::TOKENS; row += 4) {
                     int from = m.rows[row];
                     bool there = from >= 0 && k < plan.leaf_length;

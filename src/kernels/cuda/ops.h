@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/ranks.h"
 #include "kernels/row_sampling.h"
+#include "kernels/unit_form.h"
 #include "numerics/activation.h"
 #include "numerics/attention.h"
 #include "numerics/router.h"
@@ -30,8 +31,9 @@ typedef struct CUstream_st *iv_gpu_stream; /* cudaStream_t */
 
 /* ---- linear layers (linear.c chooses; linear_*.cu compute) -------------------------------------------------- */
 
-/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. Experts are expert_bytes apart. Plain formats
- * are of `type`; a family of kernels lists no configuration for a format that it cannot widen. */
+/* W, row by row: [n][k_padded] of the plain format of `type`, zero from k to k_padded; or of another format, in units
+ * of codes (kernels/packed_units.h). 16-byte aligned. Experts are expert_bytes apart. A family of kernels lists no
+ * configuration for a format that it cannot widen. */
 typedef struct iv_gpu_matrix {
     iv_weight_format format;
     iv_dtype type; /* of the values that products see */
@@ -39,7 +41,10 @@ typedef struct iv_gpu_matrix {
     int leaves; /* of the tree over k_padded; 1, 2, 4 or 8 */
     const void *data;
     size_t expert_bytes;
+    iv_unit_form units; /* if not plain */
 } iv_gpu_matrix;
+
+static inline size_t iv_gpu_plain_bytes(const iv_gpu_matrix *w) { return w->n * w->k_padded * iv_dtype_bytes(w->type); }
 
 typedef enum iv_gpu_epilogue {
     IV_GPU_STORE,    /* out[row][n] = y, float32, y canonical, with bias if any */
@@ -96,6 +101,10 @@ typedef struct iv_gpu_linear_args {
      * out[slot] = weight * y, float32. */
     const iv_gpu_groups *groups;
     bool weighted;
+    /* For a matrix of codes: memory for at least one plain matrix (of one expert), which iv_gpu_linear uses where no
+     * kernel widens on the way. */
+    void *widened;
+    size_t widened_bytes;
     bool fresh; /* preceding kernels of the stream write the weights: none is read before they have ended */
     int spare;  /* multiprocessors that wide tiles leave to concurrent kernels */
     iv_gpu_fused fused;
@@ -128,6 +137,9 @@ bool iv_gpu_linear_fuses(const iv_gpu_linear_args *a);
 static inline bool iv_gpu_linear_wants_fusion(const iv_gpu_linear_args *a) {
     return a->epilogue > IV_GPU_SWIGLU || a->fused.addend || a->fused.gate;
 }
+
+/* out = the matrix of codes w (one expert's) as plain rows. */
+int iv_gpu_widen_units(const iv_gpu_matrix *w, void *out, iv_gpu_stream stream);
 
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream);
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream stream);
@@ -237,7 +249,8 @@ int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
 int iv_gpu_plus_one(const float *x, size_t n, float *to, iv_gpu_stream stream);
 
 typedef struct iv_gpu_rotate_args {
-    const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
+    const float *qkv;  /* [rows][(heads + 2 kv_heads) * head_dim] */
+    size_t qkv_stride; /* floats from a row to the next, if more follows v; 0: nothing does */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *factors; /* NULL, or r of a norm over all heads, of q and of k, [rows][2] (iv_gpu_head_factors):

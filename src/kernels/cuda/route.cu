@@ -184,7 +184,7 @@ IV_DEVICE void select_experts(const iv_gpu_route_args &a, size_t row, float *sco
     float scale = a.router.scale;
     if (!a.router.normalise && scale == 1.0f) return;
     for (size_t i = 0; i < k; i++) selected = selected + c->weight[i];
-    if (SIGMOID) selected = selected + 1e-20f;
+    if (SIGMOID) selected = selected + (a.router.least != 0.0f ? a.router.least : 1e-20f);
     __syncwarp();
 #pragma unroll 1
     for (size_t i = lane; i < k; i += 32) {

@@ -317,7 +317,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
     unsigned queries = (unsigned)a.heads, keys = (unsigned)a.kv.heads, heads = queries + keys;
     unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
     size_t row = blockIdx.x;
-    const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * ((heads + keys) * d);
+    const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * (a.qkv_stride ? a.qkv_stride : (heads + keys) * d);
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     char *to = (char *)a.q + (row * queries * d + lane) * element;
     char *q_raw = (char *)a.q_raw + (row * queries * d + lane) * element,

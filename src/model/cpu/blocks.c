@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "kernels/linear.h"
 #include "model/cpu/experts.h"
+#include "model/cpu/latent.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
 #include "model/cpu/product.h"
@@ -121,6 +122,7 @@ static void scale_stream(iv_cpu_model *s, const iv_layer *l) {
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
+    s->latent = (iv_cpu_latent){t->latent.low, t->latent.still, t->latent.rows};
     s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
@@ -214,6 +216,10 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
     if (!shard_of(s->model, &s->model->layers[layer])->heads) return IV_OK;
+    if (s->model->config.kv_rank) {
+        iv_cpu_latent_inputs(s, layer, layout_of(s, layer), spans_of(s, layer), pages_of(s, layer));
+        return IV_OK;
+    }
     job j = {.s = s,
              .layer = &s->model->layers[layer],
              .layout = layout_of(s, layer),
@@ -231,6 +237,12 @@ static void gate_row(void *context, size_t row, size_t worker) {
     size_t n = shard_of(m, j->layer)->heads * dim_of(m, j->layer);
     const float *gate = j->s->wide + (row + 1) * iv_cpu_mixer_row(m, j->layer) - n;
     unsigned char *attended = (unsigned char *)j->s->attended + row * n * iv_dtype_bytes(m->gemm_type);
+    if (j->s->tape) {
+        const iv_tape_layer *t = j->s->tape->now;
+        size_t bytes = n * iv_dtype_bytes(m->gemm_type);
+        memcpy((char *)t->attended_raw + row * bytes, attended, bytes);
+        j->s->compute.kernels->round(gate, n, m->gemm_type, (char *)t->attended_gate + row * bytes);
+    }
     for (size_t at = 0, k; at < n; at += k, attended += k * iv_dtype_bytes(m->gemm_type)) {
         float x[IV_HEAD_DIM_MAX];
         k = iv_size_min(n - at, IV_HEAD_DIM_MAX);
@@ -257,25 +269,14 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .score_inner = m->scales.score_inner,
                                                        .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
-                                                       .out = s->attended,
+                                                       .out = m->config.kv_rank ? s->latent.rows : s->attended,
                                                        .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
+    if (m->config.kv_rank) iv_cpu_latent_values(s, layer);
     job j = {.s = s, .layer = &m->layers[layer]};
     if (j.layer->config->attention_gate) iv_pool_run(s->compute.pool, s->batch->tokens, gate_row, &j);
     return IV_OK;
-}
-
-/* The columns [*first, *first + *n) of a mixer's output that the rank has in `attended`: whole heads. */
-static void attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
-    const iv_tp_shard *s = shard_of(m, l);
-    const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
-    size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
-    switch (l->config->mixer) {
-    case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
-    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
-    case IV_MIXER_CONV: *first = cut->first, *n = cut->k; return;
-    }
 }
 
 static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
@@ -284,7 +285,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_layer *l = &m->layers[layer];
     bool attends = l->config->mixer == IV_MIXER_ATTENTION;
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
-    attended_columns(m, l, &first, &n);
+    iv_tp_mixer_columns(&m->tp, &m->config, m->rank, layer, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(iv_cpu_row_product(
         s, iv_site(m, l, IV_SITE_OUT, 0),

@@ -6,6 +6,8 @@
 #include "model/cpu/norms.h"
 #include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
+#include "numerics/floats.h"
+#include "numerics/router.h"
 
 #include <string.h>
 
@@ -128,9 +130,8 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = tensors_of(l, layer);
-    size_t dim;
-    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
-    size_t rows = l->batch.tokens, h = hidden_of(l), q = shard->heads * dim;
+    size_t rows = l->batch.tokens, h = hidden_of(l), first, n;
+    iv_tp_mixer_columns(&l->model->tp, &l->model->config, l->model->rank, layer, &first, &n);
     begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args out = {.axis = &l->axis,
@@ -138,24 +139,54 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .dy = l->dy,
                                    .dy_stride = h,
                                    .slices = 1,
-                                   .stride = (size_t)l->model->config.heads * dim,
-                                   .k = q,
+                                   .stride = t->out->columns,
+                                   .k = n,
                                    .x = l->tape.now->attended,
                                    .dx = l->dattended};
-    out.slice[0] = iv_whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    out.slice[0] = iv_whole_slice(t->out->offset + first, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
     return IV_OK;
 }
 
+/* Floats of a row of dqkv: with a gate's behind those of v. */
+static size_t qkv_row(const iv_cpu_learner *l, size_t layer) {
+    size_t dim;
+    const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    bool gated = l->model->config.layer[layer].attention_gate;
+    return ((gated ? 2 : 1) * shard->heads + 2 * shard->kv_heads) * dim;
+}
+
+typedef struct gating {
+    iv_cpu_learner *l;
+    size_t n, stride; /* of a row: the rank's outputs, and floats of dqkv */
+} gating;
+
+/* Back through the output gate: dattended becomes the gradient before it, its logits' goes behind dv. */
+static void gate_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const gating *j = context;
+    iv_cpu_learner *l = j->l;
+    const iv_tape_layer *t = l->tape.now;
+    float *d = l->dattended + row * j->n, *dgate = l->dqkv + (row + 1) * j->stride - j->n;
+    for (size_t i = 0; i < j->n; i++) {
+        float s = iv_ref_sigmoid(iv_element(l->model->gemm_type, t->attended_gate, row * j->n + i));
+        float a = iv_element(l->model->gemm_type, t->attended_raw, row * j->n + i);
+        dgate[i] = iv_canonical((d[i] * a) * (s * (1.0f - s))), d[i] = d[i] * s;
+    }
+}
+
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->config.kv_rank) return iv_latent_attention_backward(l, layer, err);
     const iv_model_config *c = &l->model->config;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
     const iv_tape_layer *t = l->tape.now;
-    iv_learner_round(l, l->dattended, l->batch.tokens, shard->heads * dim, l->dy);
+    bool gated = c->layer[layer].attention_gate;
+    gating j = {l, shard->heads * dim, qkv_row(l, layer)};
+    if (gated) iv_pool_run(l->compute.pool, l->batch.tokens, gate_row, &j);
+    iv_learner_round(l, l->dattended, l->batch.tokens, j.n, l->dy);
     iv_attention_backward(
         &l->compute, &(iv_attention_backward_args){.type = l->model->gemm_type,
                                                    .kv_heads = shard->kv_heads,
@@ -168,13 +199,13 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                    .sinks = l->model->layers[layer].sinks,
                                                    .sink_terms = l->sink_terms,
                                                    .q = t->q,
-                                                   .out = t->attended,
+                                                   .out = gated ? t->attended_raw : t->attended,
                                                    .dout = l->dy,
                                                    .k = t->k,
                                                    .v = t->v,
                                                    .lse2 = t->lse2,
                                                    .dqkv = l->dqkv,
-                                                   .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
+                                                   .dqkv_stride = j.stride,
                                                    .sequences = l->ranges,
                                                    .sequence_count = l->to - l->from});
     const iv_tensor *sinks = tensors_of(l, layer)->sinks;
@@ -203,7 +234,7 @@ typedef struct query_scaling {
     iv_cpu_learner *l;
     const float *scale; /* [positions] */
     const iv_tp_shard *shard;
-    size_t dim;
+    size_t dim, stride;
 } query_scaling;
 
 /* The gradient of a row's rotated queries, from that of the scaled ones. */
@@ -214,8 +245,7 @@ static void scale_queries(void *context, size_t row, size_t worker) {
     const iv_tp_shard *shard = j->shard;
     size_t dim = j->dim, q = 0;
     while (row >= l->ranges[q].first + l->ranges[q].rows) q++;
-    l->kernels->scale(l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, shard->heads * dim,
-                      j->scale[row - l->ranges[q].first]);
+    l->kernels->scale(l->dqkv + row * j->stride, shard->heads * dim, j->scale[row - l->ranges[q].first]);
 }
 
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -224,8 +254,10 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
+    if (l->model->config.kv_rank) return iv_latent_heads_backward(l, layer, err);
     if (w->rope->query)
-        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query, shard, dim});
+        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries,
+                    &(query_scaling){l, w->rope->query, shard, dim, qkv_row(l, layer)});
     bool whole = l->model->config.qk_norm_whole;
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
@@ -247,6 +279,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .q_raw = l->tape.now->q_raw,
                                                 .k_raw = l->tape.now->k_raw,
                                                 .dqkv = l->dqkv,
+                                                .stride = qkv_row(l, layer),
                                                 .terms = l->head_terms},
                       l->batch.tokens);
     if (whole) return iv_whole_norm_backward(l, w, t, err);
@@ -261,20 +294,40 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
+/* The same of a layer with a state. */
+static iv_status mixer_in_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
+    size_t h = hidden_of(l);
+    iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
+    iv_linear_backward_args a = {.axis = &l->axis,
+                                 .rows = l->batch.tokens,
+                                 .dy = l->dy,
+                                 .dy_stride = l->model->delta_layout.width,
+                                 .stride = h,
+                                 .k = h,
+                                 .cuts = l->mixer_cuts,
+                                 .x = l->forward->normed,
+                                 .dx = l->dnormed};
+    iv_recurrent_slices(l, layer, &a);
+    return iv_linear_backward(l, &a, err);
+}
+
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->config.layer[layer].mixer != IV_MIXER_ATTENTION) return mixer_in_backward(l, layer, err);
     const iv_layer_tensors *t = tensors_of(l, layer);
+    if (l->model->config.kv_rank) return iv_latent_inputs_backward(l, layer, err);
     bool wide = l->model->config.layer[layer].wide, keys = l->model->config.layer[layer].values_are_keys;
     size_t dim;
     const iv_tp_shard *shard = iv_learner_heads(l, layer, &dim);
     size_t rows = l->batch.tokens, h = hidden_of(l), leaves = l->qkv_leaves[wide];
-    size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = q + 2 * kv;
+    size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = qkv_row(l, layer);
     size_t q_first = shard->head_first * dim, kv_first = shard->kv_head_first * dim;
     iv_learner_round(l, l->dqkv, rows, all, l->dy);
     if (t->q_bias) {
         iv_bias_backward(l, &l->axis, l->dqkv, all, 0, q, t->q_bias->offset + q_first);
         iv_bias_backward(l, &l->axis, l->dqkv, all, q, kv, t->k_bias->offset + kv_first);
         if (!keys) iv_bias_backward(l, &l->axis, l->dqkv, all, q + kv, kv, t->v_bias->offset + kv_first);
+        if (t->gate) iv_bias_backward(l, &l->axis, l->dqkv, all, q + 2 * kv, q, t->gate_bias->offset + q_first);
     }
     iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
     iv_linear_backward_args a = {
@@ -291,6 +344,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         .x = l->forward->normed,
         .dx = l->dnormed};
     if (!keys) a.slice[a.slices++] = (iv_gradient_slice){t->v->offset + kv_first * h, kv, kv / leaves};
+    if (t->gate) a.slice[a.slices++] = (iv_gradient_slice){t->gate->offset + q_first * h, q, q / leaves};
     return iv_linear_backward(l, &a, err);
 }
 
@@ -326,5 +380,6 @@ void iv_backward_ops(iv_backend_ops *ops) {
     ops->mlp_backward = mlp_backward, ops->experts_backward = experts_backward;
     ops->norm_backward = norm_backward, ops->attention_out_backward = attention_out_backward;
     ops->attention_backward = attention_backward, ops->rope_kv_backward = rope_kv_backward;
+    ops->recurrent_backward = iv_recurrent_backward;
     ops->qkv_backward = qkv_backward, ops->embed_backward = embed_backward;
 }

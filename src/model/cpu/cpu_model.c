@@ -2,6 +2,7 @@
 #include "model/cpu/cpu_model.h"
 #include "base/carve.h"
 #include "device/memory.h"
+#include "kernels/head_products.h"
 #include "kernels/linear.h"
 #include "model/cpu/product.h"
 #include "model/decoder.h"
@@ -11,7 +12,24 @@
 /* The widths of this rank's activations. */
 typedef struct widths {
     size_t q, kv, intermediate, mixed, attended; /* mixed: of the projection before a mixer */
+    size_t still, rows;                          /* of latent attention; else 0 */
 } widths;
+
+static size_t widest_mlp(const iv_model *m) {
+    return iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
+                       (size_t)m->config.moe_intermediate_size);
+}
+
+static widths latent_widths(const iv_model *m, size_t mixed) {
+    const iv_model_config *c = &m->config;
+    size_t heads = m->tp.shard[m->rank].heads, rank = (size_t)c->kv_rank, turns = (size_t)c->rope_dim;
+    return (widths){.q = heads * (rank + turns),
+                    .mixed = iv_size_max(mixed, heads * (size_t)c->head_dim),
+                    .attended = heads * (size_t)c->value_dim,
+                    .intermediate = widest_mlp(m),
+                    .still = heads * ((size_t)c->head_dim - turns),
+                    .rows = heads * rank};
+}
 
 static widths widths_of(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank], *w = &m->tp.wide[m->rank];
@@ -20,11 +38,8 @@ static widths widths_of(const iv_model *m) {
     size_t q = iv_size_max(s->heads * dim, w->heads * wide), mixed = d->width;
     size_t attended = d->value_heads ? d->value_heads * d->value_dim : d->channels;
     for (int64_t l = 0; l < m->config.layers; l++) mixed = iv_size_max(mixed, iv_cpu_mixer_row(m, &m->layers[l]));
-    return (widths){.q = q,
-                    .mixed = mixed,
-                    .attended = iv_size_max(q, attended),
-                    .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
-                                                (size_t)m->config.moe_intermediate_size)};
+    if (m->config.kv_rank) return latent_widths(m, mixed);
+    return (widths){.q = q, .mixed = mixed, .attended = iv_size_max(q, attended), .intermediate = widest_mlp(m)};
 }
 
 static void carve_all(iv_cpu_model *s, iv_carving *v) {
@@ -34,10 +49,11 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
     const iv_delta_layout *d = &s->model->delta_layout;
     size_t linear = 0, attention = 0, total = 0, one = 0;
-    size_t inputs = iv_size_max(hidden, iv_size_max(w.attended, w.intermediate));
+    size_t inputs = iv_size_max(iv_size_max(hidden, (size_t)c->q_rank), iv_size_max(w.attended, w.intermediate));
     if (d->value_heads && !iv_delta_scratch(d, &attention)) v->overflow = true;
     for (size_t g = 0; g < s->model->kv_groups.count; g++, attention = iv_size_max(attention, one))
         if (!iv_attention_scratch(&s->model->kv_layout[g], &one)) v->overflow = true, one = 0;
+    if (c->kv_rank) attention = iv_size_max(attention, iv_head_products_scratch((size_t)(c->kv_rank + c->head_dim)));
     if (!iv_linear_scratch(t, inputs, &linear) || !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
@@ -54,6 +70,11 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.attended, width);
+    if (c->kv_rank) {
+        s->latent.low = iv_carve(v, t * (size_t)c->q_rank, width);
+        s->latent.still = iv_carve(v, t * w.still, width);
+        s->latent.rows = iv_carve(v, t * w.rows, width);
+    }
     if (d->channels) {
         s->delta_inputs = iv_carve(v, t * d->channels, width);
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);

@@ -13,6 +13,13 @@
 
 #include <stdatomic.h>
 
+/* Of latent attention, in dtype; NULL without it. */
+typedef struct iv_cpu_latent {
+    void *low;   /* [tokens][q_rank], normed */
+    void *still; /* [tokens][the rank's heads][what does not turn of a query] */
+    void *rows;  /* [tokens][the rank's heads][kv_rank]: of attention */
+} iv_cpu_latent;
+
 /* Memory for steps of up to tokens_max tokens, allocated once, and the step that is running. */
 typedef struct iv_cpu_model {
     iv_backend backend; /* first */
@@ -28,13 +35,15 @@ typedef struct iv_cpu_model {
     float *centered;    /* [tokens][hidden]: rows of norms that center them; NULL if none does */
     float *sums[2];     /* [tokens][hidden]: of the shared expert, of the others, before norms of their own; or NULL */
     float *wide;        /* [tokens][widest linear output] */
-    void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype */
-    void *delta_inputs; /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
-    void *delta_qk;     /* [tokens][2 * keys] in dtype */
-    void *act;          /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
-    void *act_memory;   /* where act is unless a tape holds it */
-    float *head_sums;   /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
-    float *head_means;  /* [tokens][2] */
+    void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype; with latent attention q has kv_rank and
+                         * rope_dim a head, attended value_dim */
+    iv_cpu_latent latent;
+    void *delta_inputs;    /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
+    void *delta_qk;        /* [tokens][2 * keys] in dtype */
+    void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
+    void *act_memory;      /* where act is unless a tape holds it */
+    float *head_sums;      /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
+    float *head_means;     /* [tokens][2] */
     float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */
@@ -85,7 +94,8 @@ static inline size_t iv_cpu_mixer_row(const iv_model *m, const iv_layer *l) {
                           (size_t)(wide ? m->config.wide_head_dim : m->config.head_dim);
 }
 
-/* The op of layers with a state (recurrent.c). */
+/* The op of layers with a state (recurrent.c). Without slots in the batch its spans are a learner's: whole sequences.
+ */
 iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
 void iv_cpu_adapted_free(struct iv_cpu_adapted *m); /* NULL is fine */

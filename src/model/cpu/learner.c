@@ -1,11 +1,13 @@
 /* learner.c: the memory of a learner and its passes. */
 #include "base/carve.h"
 #include "device/memory.h"
+#include "kernels/delta_backward.h"
 #include "kernels/linear.h"
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
 #include "model/decoder.h"
 #include "model/learner_ranks.h"
+#include "numerics/delta.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
@@ -38,11 +40,30 @@ static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **
 
 typedef struct widths {
     size_t h, q, kv, up, shared, expert, k, experts, heads, dim, vocab,
-        layers;    /* up, shared: gate's and up's, of this rank */
-    size_t run;    /* the longest sum over outputs */
-    size_t widest; /* of a GEMM input of the backward pass */
-    size_t inputs; /* of a layer */
+        layers;                  /* up, shared: gate's and up's, of this rank */
+    size_t gate;                 /* of attention's output gates, or 0 */
+    size_t mixed, attended, qkv; /* of the projection before layers with a state, or 0; the widest output of a mixer,
+                                  * and projection before one */
+    size_t latent_in;            /* outputs of the projection before latent attention */
+    size_t run;                  /* the longest sum over outputs */
+    size_t widest;               /* of a GEMM input of the backward pass */
+    size_t inputs;               /* of a layer */
 } widths;
+
+/* Latent attention: q, dattended and dqkv have kv_rank and rope_dim a head, or fewer. */
+static void use_latent(const iv_model *m, size_t wide, size_t pad, widths *w) {
+    const iv_model_config *c = &m->config;
+    size_t rank = (size_t)c->kv_rank, key = rank + (size_t)c->rope_dim, low = (size_t)c->q_rank;
+    size_t value = (size_t)c->value_dim, head = (size_t)c->head_dim, queries = w->heads * head;
+    w->dim = key, w->kv = key, w->q = w->heads * iv_size_max(key, iv_size_max(value, head));
+    w->latent_in = (low ? low : queries) + key;
+    w->qkv = w->q + 2 * w->kv, w->attended = iv_size_max(w->attended, w->q);
+    size_t outputs = iv_size_max(iv_size_max(queries, w->latent_in), iv_size_max(2 * wide, w->h));
+    outputs = iv_size_max(outputs, iv_size_max(w->experts + 1, IV_VOCABULARY_BLOCK));
+    w->run = iv_size_max(outputs, iv_size_max(value, rank)) + pad, w->widest = iv_size_max(outputs, w->q);
+    w->inputs = iv_size_max(iv_size_max(w->h, w->heads * value), iv_size_max(wide, iv_size_max(low, rank)));
+    w->inputs = iv_size_max(w->inputs, head);
+}
 
 static widths widths_of(const iv_cpu_learner *l) {
     const iv_model *m = l->model;
@@ -62,11 +83,17 @@ static widths widths_of(const iv_cpu_learner *l) {
     size_t dim = (size_t)c->head_dim, wide_dim = (size_t)c->wide_head_dim;
     w.q = iv_size_max(s->heads * dim, other->heads * wide_dim);
     w.kv = iv_size_max(s->kv_heads * dim, other->kv_heads * wide_dim);
-    size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(iv_size_max(w.up, w.shared), w.expert);
-    w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide),
-                           iv_size_max(w.h, iv_size_max(w.experts + 1, IV_VOCABULARY_BLOCK)));
+    const iv_delta_layout *d = &m->delta_layout;
+    for (size_t i = 0; i < w.layers; i++) w.gate = iv_size_max(w.gate, c->layer[i].attention_gate ? w.q : 0);
+    w.mixed = d->width, w.qkv = iv_size_max(w.q + 2 * w.kv + w.gate, w.mixed);
+    w.attended = iv_size_max(w.q, d->value_heads ? d->value_heads * d->value_dim : d->channels);
+    size_t pad = IV_OUTPUT_SLICES_MAX * IV_LEAVES_MAX * IV_CHAIN_STEP,
+           wide = iv_size_max(iv_size_max(w.up, w.shared), w.expert);
+    w.widest =
+        iv_size_max(iv_size_max(w.qkv, 2 * wide), iv_size_max(w.h, iv_size_max(w.experts + 1, IV_VOCABULARY_BLOCK)));
     w.run = w.widest + pad;
-    w.inputs = iv_size_max(iv_size_max(w.h, w.q), wide);
+    w.inputs = iv_size_max(iv_size_max(w.h, w.attended), wide);
+    if (c->kv_rank) use_latent(m, wide, pad, &w);
     return w;
 }
 
@@ -82,15 +109,47 @@ static float *floats(iv_carving *v, size_t count, size_t each) {
     return iv_carve(v, v->overflow ? 0 : n, sizeof(float));
 }
 
-/* The parts of a slot that a layer of this kind has; `attention` and `mlp` select which. */
-static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_layer *t, bool attention, bool mlp) {
+/* Of a layer with a state, whose output is in t->attended. */
+static void carve_state(iv_cpu_learner *l, iv_carving *v, iv_tape_layer *t) {
+    const iv_delta_layout *d = &l->model->delta_layout;
+    size_t n = l->base.rows_max, values = d->value_heads * d->value_dim, borders = n / IV_DELTA_BLOCK;
+    t->delta_inputs = typed(l, v, n, d->channels);
+    t->delta.z = typed(l, v, n, d->value_heads ? values : d->width);
+    if (!d->value_heads) return;
+    t->delta_qk = typed(l, v, n, 2 * d->keys);
+    t->delta.updates = typed(l, v, n, values), t->delta.o = typed(l, v, n, values);
+    t->delta.borders = typed(l, v, borders * values, d->key_dim);
+    t->delta.gates = floats(v, n, 3 * d->value_heads);
+}
+
+static void carve_latent_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_latent *t) {
+    const iv_model_config *c = &l->model->config;
+    size_t n = l->base.rows_max, rank = (size_t)c->kv_rank;
+    t->low_raw = typed(l, v, n, (size_t)c->q_rank), t->low = typed(l, v, n, (size_t)c->q_rank);
+    t->latent_raw = typed(l, v, n, rank), t->rows = typed(l, v, n, w->heads * rank);
+    t->still = typed(l, v, n, w->heads * (size_t)(c->head_dim - c->rope_dim));
+}
+
+enum { MIXES_ROWS = 1, HAS_STATE = 2 }; /* attention; or not */
+
+static int kinds_of(const iv_cpu_learner *l, size_t layer) {
+    return l->model->config.layer[layer].mixer == IV_MIXER_ATTENTION ? MIXES_ROWS : HAS_STATE;
+}
+
+/* The parts of a slot for layers of these kinds; `mixer` and `mlp` select which. */
+static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_layer *t, int kinds, bool mixer,
+                       bool mlp) {
     size_t n = l->base.rows_max;
-    if (attention) {
+    if (mixer && kinds & HAS_STATE) carve_state(l, v, t);
+    if (mixer) t->attended = typed(l, v, n, w->attended);
+    if (mixer && kinds & MIXES_ROWS) {
         t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
         if (l->model->config.value_norm) t->v_raw = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm_whole) t->qk_factors = floats(v, n, 2);
-        t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
+        if (w->gate) t->attended_raw = typed(l, v, n, w->q), t->attended_gate = typed(l, v, n, w->q);
+        t->lse2 = floats(v, n, w->heads);
+        if (l->model->config.kv_rank) carve_latent_slot(l, v, w, &t->latent);
     }
     if (!mlp) return;
     if (iv_config_has_post_norms(&l->model->config)) t->attention_y = floats(v, n, w->h), t->mlp_y = floats(v, n, w->h);
@@ -111,21 +170,24 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
 static void carve_tape(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     bool attention = l->tape.recompute == IV_RECOMPUTE_NONE, mlp = l->tape.recompute != IV_RECOMPUTE_LAYER;
     iv_tape_layer shared = {0};
-    carve_slot(l, v, w, &shared, !attention, !mlp);
+    int all = 0;
+    for (size_t i = 0; i < w->layers; i++) all |= kinds_of(l, i);
+    carve_slot(l, v, w, &shared, all, !attention, !mlp);
     for (size_t i = 0; i < w->layers; i++) {
         iv_tape_layer t = shared;
         t.x = floats(v, l->base.rows_max, w->h);
-        carve_slot(l, v, w, &t, attention, mlp);
+        carve_slot(l, v, w, &t, kinds_of(l, i), attention, mlp);
         if (v->base) l->tape.layers[i] = t;
     }
 }
 
 static void carve_scratch(iv_cpu_learner *l, iv_carving *v, const widths *w) {
-    size_t linear, gradient, attention, threads = iv_pool_threads(l->compute.pool);
+    size_t linear, gradient, attention, delta = 0, threads = iv_pool_threads(l->compute.pool);
     if (!iv_linear_scratch(l->base.rows_max, iv_size_max(w->run, w->inputs), &linear) ||
         !iv_weight_gradient_scratch(l->padded_max, threads, &gradient) ||
         !iv_attention_backward_scratch(l->model->gemm_type, w->dim, l->base.rows_max, &attention) ||
-        !iv_size_mul(attention, threads, &attention)) {
+        (l->model->delta_layout.value_heads && !iv_delta_backward_scratch(&l->model->delta_layout, &delta)) ||
+        !iv_size_mul(iv_size_max(attention, delta), threads, &attention)) {
         v->overflow = true;
         return;
     }
@@ -144,21 +206,32 @@ static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }
 
+static void carve_latent(iv_cpu_learner *l, iv_carving *v, const widths *w) {
+    const iv_model_config *c = &l->model->config;
+    size_t n = l->base.rows_max;
+    l->latent_out = typed(l, v, n, w->heads * w->dim), l->latent_dout = typed(l, v, n, w->heads * w->dim);
+    l->latent_rows = floats(v, n, iv_size_max(w->heads * (size_t)c->kv_rank, (size_t)c->q_rank));
+    l->latent_inputs = floats(v, n, w->latent_in);
+}
+
 static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     widths w = widths_of(l);
     size_t n = l->base.rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
+    size_t terms = l->model->delta_layout.value_dim;
     l->h_panels = (w.h + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
-    l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.attended);
     if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
     if (l->model->config.layer[0].norms == IV_NORMS_SHARED) l->kept_dnormed = floats(v, n, w.h);
     if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
-    l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
+    l->dqkv = floats(v, n, w.qkv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
+    if (l->model->config.kv_rank) carve_latent(l, v, &w);
     if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.heads);
     if (l->model->config.layer[0].activation.kind == IV_ACTIVATION_XIELU) l->activation_terms = floats(v, n, 2);
-    l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
+    l->factors = floats(v, n, 1), l->head_terms = floats(v, n, iv_size_max(2 * w.dim, terms));
+    if (l->model->delta_layout.value_heads) l->log_terms = floats(v, n, l->model->delta_layout.value_heads);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
     if (!l->weights) l->unpacked = typed(l, v, w.run, w.inputs);
@@ -170,7 +243,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->slice = iv_size_max(1, iv_size_min(n, LOGITS_FLOATS / w.vocab));
     l->logits = floats(v, 1, iv_size_max(l->slice * w.vocab, n * (IV_VOCABULARY_BLOCK + 2 * IV_PANEL_COLUMNS)));
     for (size_t i = 0; i < 4; i++) l->leaf_sums[i] = floats(v, n, l->h_panels * IV_PANEL_COLUMNS);
-    if (ranks > 1) l->gathered = floats(v, n * ranks, iv_size_max(w.h, 2 * w.dim));
+    if (ranks > 1) l->gathered = floats(v, n * ranks, iv_size_max(w.h, iv_size_max(2 * w.dim, terms)));
     l->axis_rows = iv_carve(v, l->padded_max, sizeof *l->axis_rows);
     l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
     l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
@@ -191,6 +264,9 @@ static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
                        l->data_bytes >> 20);
     v = (iv_carving){.base = l->data, .align = 64};
     carve_all(l, &v);
+    /* Sums over outputs that ranks share run in the forward pass's ops, and may be longer than its own. */
+    if (l->compute.scratch_bytes > l->forward->compute.scratch_bytes)
+        l->forward->compute.scratch = l->compute.scratch, l->forward->compute.scratch_bytes = l->compute.scratch_bytes;
     return IV_OK;
 }
 
@@ -204,16 +280,33 @@ static iv_status qkv_cuts_make(iv_cpu_learner *l, bool wide, iv_error *err) {
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].wide == wide && c->layer[i].values_are_keys) parts = 1;
     size_t leaf = iv_padded_k(s->heads * dim / leaves) + parts * iv_padded_k(s->kv_heads * dim / leaves);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].attention_gate) {
+            leaf += iv_padded_k(s->heads * dim / leaves);
+            break;
+        }
     return cuts_make(l->model->tp.ranks, leaves, leaf * leaves, &l->qkv_cuts[wide], err);
+}
+
+/* Of the projection before layers with a state. */
+static iv_status mixer_cuts_make(iv_cpu_learner *l, iv_error *err) {
+    iv_linear_backward_args a = {0};
+    size_t layer = 0, run = 0;
+    if (l->model->tp.ranks == 1 || !l->model->delta_layout.channels) return IV_OK;
+    while (l->model->config.layer[layer].mixer == IV_MIXER_ATTENTION) layer++;
+    iv_recurrent_slices(l, layer, &a);
+    for (size_t i = 0; i < a.slices; i++) run += iv_padded_k(a.slice[i].leaf);
+    return cuts_make(l->model->tp.ranks, a.leaves, run * a.leaves, &l->mixer_cuts, err);
 }
 
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     iv_learner_leaves leaves;
     IV_TRY(iv_learner_divide(l->model, &leaves, err));
     l->qkv_leaves[0] = leaves.qkv, l->qkv_leaves[1] = leaves.wide_qkv, l->up_leaves = leaves.up,
-    l->shared_leaves = leaves.shared, l->head_leaves = leaves.head;
+    l->shared_leaves = leaves.shared, l->head_leaves = leaves.head, l->mixer_leaves = leaves.mixer;
     size_t ranks = l->model->tp.ranks;
     for (int wide = 0; wide < 2; wide++) IV_TRY(qkv_cuts_make(l, wide, err));
+    IV_TRY(mixer_cuts_make(l, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
     size_t ups = iv_activation_inputs(&l->model->config.layer[0].activation); /* a family has one kind */
     IV_TRY(cuts_make(ranks, l->up_leaves, ups * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
@@ -366,7 +459,7 @@ static void close_learner(iv_learner *base) {
     iv_lookups_close(l);
     iv_memory_free(l->data, l->data_bytes);
     free(l->tape.layers), free(l->qkv_cuts[0]), free(l->qkv_cuts[1]), free(l->up_cuts), free(l->shared_cuts),
-        free(l->axis_sequences);
+        free(l->mixer_cuts), free(l->axis_sequences);
     free(l);
 }
 
@@ -382,7 +475,6 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
     if (!o->weights && m->tp.ranks > 1)
         return iv_fail(err, IV_UNSUPPORTED, "learner without master weights: wanted 1 tensor-parallel rank, found %zu",
                        m->tp.ranks);
-    IV_TRY(iv_config_check_attention_only(&m->config, "training", err));
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->model = m, l->tensor_owner = o->tensor_owner, l->kernels = o->kernels,

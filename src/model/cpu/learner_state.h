@@ -2,6 +2,7 @@
 #ifndef IV_MODEL_CPU_LEARNER_STATE_H
 #define IV_MODEL_CPU_LEARNER_STATE_H
 
+#include "kernels/input_gradient.h"
 #include "model/cpu/learner.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
@@ -43,11 +44,17 @@ struct iv_cpu_learner {
     float *activation_terms; /* [rows][2]: of the numbers of xIELU; NULL without it */
     float *factors;          /* [rows][heads]: of norms */
     float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
-    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm; [rows][value_dim]: of a gated norm */
+    float *log_terms;        /* [rows][value heads]: of linear attention's A_log */
     void *packed;            /* activations over the token axis */
     void *transposed;        /* weights, transposed */
     void *unpacked;          /* weights by row, where `weights` is NULL */
     const void **row_list;   /* [padded_max or the most outputs] */
+    /* Of latent attention; NULL without it. */
+    void *latent_out,
+        *latent_dout;     /* [rows][heads][kv_rank + rope_dim]: attention's rows and their gradients, and zeros */
+    float *latent_rows;   /* [rows][heads][kv_rank], or [rows][q_rank] */
+    float *latent_inputs; /* [rows][outputs of qkv]: their gradients */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;
@@ -71,9 +78,10 @@ struct iv_cpu_learner {
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank; [1]: of layers
-                                                                  * that are wide */
-    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves;   /* of sums over outputs, on this rank; [1]: of layers
+                                                                    * that are wide */
+    size_t mixer_leaves;                                           /* of projections before layers with a state */
+    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts, *mixer_cuts; /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -116,13 +124,14 @@ typedef struct iv_linear_backward_args {
     size_t rows;
     const void *dy; /* [rows][dy_stride] typed */
     size_t dy_stride;
-    iv_gradient_slice slice[3];
+    iv_gradient_slice slice[IV_OUTPUT_SLICES_MAX];
     size_t slices;
-    size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
-    size_t leaves;           /* of the sum over outputs on this rank: each is a leaf slice of every slice */
-    const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
-    const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
-    float *dx;               /* [rows][k], or NULL: no input gradient */
+    size_t stride, k;           /* elements from one output to the next in the flat buffer; inputs */
+    size_t leaves;              /* of the sum over outputs on this rank: each is a leaf slice of every slice */
+    const iv_row_cuts *cuts;    /* of the leaves over the ranks; NULL: the sum is this rank's alone */
+    const void *x;              /* [rows][k] typed, or NULL: no weight gradient */
+    float *dx;                  /* [rows][k], or NULL: no input gradient */
+    size_t x_stride, dx_stride; /* elements from row to row; 0: k. With cuts dx has no other */
 } iv_linear_backward_args;
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
@@ -166,6 +175,11 @@ iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_e
 /* Adds the slices of gate and up, or of up alone: n outputs from element `first` on. */
 void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a);
 
+/* latent_backward.c: attention_backward, rope_kv_backward and qkv_backward of latent attention. */
+iv_status iv_latent_attention_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+iv_status iv_latent_heads_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+iv_status iv_latent_inputs_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 /* The same with norms of their own (iv_cpu_normed_experts): dx gains all but the gradient through the norm before the
@@ -178,6 +192,11 @@ void iv_lookups_close(iv_cpu_learner *l);
 
 /* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
 iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err);
+
+/* recurrent_backward.c: from dattended, dy = R of the gradients of a layer's projection, and those of its vectors. */
+iv_status iv_recurrent_backward(iv_backend *b, size_t layer, iv_error *err);
+/* The projection's outputs and their leaves. */
+void iv_recurrent_slices(const iv_cpu_learner *l, size_t layer, iv_linear_backward_args *a);
 
 /* Enters the ops of the backward pass. */
 void iv_backward_ops(iv_backend_ops *ops);

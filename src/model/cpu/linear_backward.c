@@ -68,18 +68,18 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
                                                       .x_stride = stride,
                                                       .rows = a->rows,
                                                       .out = a->dx,
-                                                      .out_stride = a->k,
+                                                      .out_stride = a->dx_stride ? a->dx_stride : a->k,
                                                       .from_zero = true});
     return IV_OK;
 }
 
 static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a) {
     iv_matrix x;
-    size_t width = iv_dtype_bytes(l->model->gemm_type);
+    size_t width = iv_dtype_bytes(l->model->gemm_type), x_stride = a->x_stride ? a->x_stride : a->k;
     bool shaped = iv_matrix_shape(&x, l->model->gemm_type, a->k, a->axis->padded);
     IV_ASSERT(shaped && a->axis->padded <= l->padded_max);
     for (size_t i = 0; i < a->axis->padded; i++)
-        l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * a->k * width;
+        l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * x_stride * width;
     x.data = l->packed;
     iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &x);
     for (size_t p = 0, column = 0; p < a->slices; column += a->slice[p++].n)

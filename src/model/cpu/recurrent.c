@@ -2,7 +2,7 @@
  * threads. */
 #include "base/size.h"
 #include "model/cpu/cpu_model.h"
-#include "numerics/attention.h"
+#include "numerics/delta.h"
 
 typedef struct job {
     iv_cpu_model *s;
@@ -13,7 +13,16 @@ typedef struct job {
 
 _Static_assert((int)IV_STATE_WRITES_MAX <= (int)IV_DELTA_WRITES_MAX, "a span takes all writes of a step");
 
+/* A sequence of a learner: all of it, without a slot or a tail. */
+static iv_delta_span whole_span(const iv_attention_span *spans, size_t i) {
+    iv_delta_span s = {.first_row = spans[i].first_row, .rows = spans[i].rows};
+    for (size_t before = 0; before < i; before++) s.border += (spans[before].rows - 1) / IV_DELTA_BLOCK;
+    IV_ASSERT(spans[i].position == 0);
+    return s;
+}
+
 static iv_delta_span span_at(const job *j, size_t i) {
+    if (!j->s->batch->states) return whole_span(j->s->batch->spans, i);
     const iv_attention_span *of = &j->s->batch->spans[i];
     const iv_state_span *st = &j->s->batch->states[i];
     iv_delta_span s = {.first_row = of->first_row,
@@ -89,7 +98,7 @@ static void run_conv(job *j) {
     const iv_batch *batch = j->s->batch;
     iv_pool *pool = j->s->compute.pool;
     iv_pool_run(pool, batch->tokens, conv_inputs_row, j);
-    iv_pool_run(pool, batch->span_count, open_span, j);
+    if (batch->states) iv_pool_run(pool, batch->span_count, open_span, j);
     iv_pool_run(pool, batch->tokens, conv_row, j);
 }
 
@@ -99,7 +108,7 @@ static void run_delta(job *j) {
     bool fits = iv_delta_scratch(j->a.layout, &j->scratch_bytes);
     IV_ASSERT(fits && j->scratch_bytes * iv_pool_threads(pool) <= j->s->compute.scratch_bytes);
     iv_pool_run(pool, batch->tokens, inputs_row, j);
-    iv_pool_run(pool, batch->span_count, open_span, j);
+    if (batch->states) iv_pool_run(pool, batch->span_count, open_span, j);
     iv_pool_run(pool, batch->tokens, mix_row, j);
     iv_pool_run(pool, batch->span_count * j->a.layout->key_heads, span_head, j);
     iv_pool_run(pool, batch->tokens, norm_row, j);
@@ -112,7 +121,8 @@ iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
     const iv_batch *batch = s->batch;
     const iv_delta_weights *w = &m->layers[layer].delta;
     if (!m->delta_layout.channels) return IV_OK;
-    IV_ASSERT(batch->states && batch->slots);
+    const iv_tape_layer *tape = s->tape ? s->tape->now : NULL;
+    IV_ASSERT(batch->states ? batch->slots != NULL : s->learner != NULL);
     job j = {.s = s,
              .a = {.layout = &m->delta_layout,
                    .conv = w->conv,
@@ -121,13 +131,16 @@ iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
                    .norm = w->norm,
                    .eps = (float)m->config.rms_norm_eps,
                    .x = s->wide,
-                   .inputs = s->delta_inputs,
-                   .qk = s->delta_qk,
-                   .out = s->attended},
-             .slots = batch->slots + m->state_place[layer] * batch->slots_layer_bytes,
+                   .inputs = tape ? tape->delta_inputs : s->delta_inputs,
+                   .qk = tape ? tape->delta_qk : s->delta_qk,
+                   .out = s->attended,
+                   .kept = tape ? &tape->delta : NULL},
              .slot_bytes = m->state_layout.bytes,
              .tail_bytes = m->state_layout.tail_bytes};
-    j.tails = j.slots + batch->tails_at;
+    if (batch->states) {
+        j.slots = batch->slots + m->state_place[layer] * batch->slots_layer_bytes;
+        j.tails = j.slots + batch->tails_at;
+    }
     if (m->layers[layer].config->mixer == IV_MIXER_DELTA)
         run_delta(&j);
     else

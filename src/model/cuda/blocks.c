@@ -58,7 +58,7 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     gpu_forward *f = all->f;
     const iv_matrix *w = &all->m->layers[layer].qkv;
     if (f->tape) f->now = &f->tape->layers[layer];
-    for (size_t i = 0; shard_of(all)->heads && i < all->microsteps; i++) {
+    for (size_t i = 0; w->n && i < all->microsteps; i++) {
         gpu_pass p = iv_gpu_microstep(all, i);
         iv_gpu_linear_args a = iv_gpu_layer_args(&p, w, iv_gpu_rows_at(&p, f->normed, p.stride), p.stride);
         a.bias = f->layers[layer].qkv_bias, a.out = f->wide + p.first * w->n, a.out_stride = w->n;
@@ -81,6 +81,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_launched(f, code, "norm over all heads", err));
     }
     iv_gpu_rotate_args rotate = {.qkv = f->wide,
+                                 .qkv_stride = p->m->layers[layer].qkv.n,
                                  .rows = p->rows,
                                  .heads = shard_of(p)->heads,
                                  .q_norm = v->q_norm,
@@ -125,20 +126,27 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
         .rows = p->rows,
     };
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
-    size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim; /* no sequence writes padding */
+    size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim, row = p->m->layers[layer].qkv.n;
+    if (p->m->layers[layer].config->attention_gate) {
+        int code = iv_gpu_attention_gate(f->wide + row - q, row, p->rows, q, p->m->gemm_type, a.out, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "gate of attention", err));
+    }
+    /* no sequence writes padding */
     return iv_gpu_clear_padding(p, f->now->attended, q, iv_dtype_bytes(p->m->gemm_type), err);
 }
 
 static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const gpu_pass *all = self(b);
     gpu_forward *f = all->f;
-    size_t dim = (size_t)all->m->config.head_dim;
-    gpu_row_parallel out = {.cuts = &all->m->tp.out,
+    size_t first, n;
+    bool attends = all->m->layers[layer].config->mixer == IV_MIXER_ATTENTION;
+    iv_tp_mixer_columns(&all->m->tp, &all->m->config, all->m->rank, layer, &first, &n);
+    gpu_row_parallel out = {.cuts = attends ? &all->m->tp.out : &all->m->tp.mixer_out,
                             .nodes = all->m->layers[layer].out,
                             .bias = f->layers[layer].out_bias,
                             .x = f->now->attended,
-                            .x_stride = shard_of(all)->heads * dim,
-                            .x_first = shard_of(all)->head_first * dim,
+                            .x_stride = n,
+                            .x_first = first,
                             .to = slot_after_attention(all, layer),
                             .post_norm = f->layers[layer].attention_post_norm,
                             .y = block_y(all, IV_NORM_ATTENTION),
@@ -220,6 +228,7 @@ const iv_backend_ops iv_gpu_forward_ops = {.embed = embed,
                                            .norm = norm,
                                            .qkv = qkv,
                                            .rope_kv = rope_kv,
+                                           .recurrent = iv_gpu_recurrent,
                                            .attention = attention,
                                            .attention_out = attention_out,
                                            .mlp = mlp,

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "model/cuda/processes.h"
 #include "model/kv_layouts.h"
+#include "model/state_layouts.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static const char *missing_on_gpus(const iv_model_config *c) {
 }
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(c, "device cuda", err));
+    IV_TRY(iv_config_check_no_latent(c, "device cuda", err));
     const char *missing = missing_on_gpus(c);
     if (missing)
         return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
@@ -32,7 +33,7 @@ iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
 
 static bool size_inputs(iv_gpu_model *g) {
     size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0, tables;
-    g->groups = g->rank[0].m->kv_groups.count;
+    g->groups = g->rank[0].m->kv_groups.count, g->has_states = g->rank[0].m->state_layout.layers > 0;
     if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity) ||
         !iv_size_mul(g->table_capacity, g->groups * sizeof *g->tables, &tables))
         return false;
@@ -43,8 +44,8 @@ static bool size_inputs(iv_gpu_model *g) {
         plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
-    g->inputs_capacity =
-        iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups).end + 2 * ((plan + 127) / 64 * 64) + 256;
+    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups, g->has_states).end +
+                         2 * ((plan + 127) / 64 * 64) + 256;
     return true;
 }
 
@@ -57,8 +58,8 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
         return 0; /* opening will report the error */
-    if (iv_kv_layouts_make(&m, &unused) != IV_OK) return 0;
-    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down,
+    if (iv_kv_layouts_make(&m, &unused) != IV_OK || iv_state_layouts_make(&m, &unused) != IV_OK) return 0;
+    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.mixer_out = cut.mixer_out, m.tp.down = cut.down;
     m.tp.shared = cut.shared; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
@@ -113,6 +114,14 @@ static void gather_expert_layer(const iv_model *m, const iv_layer *l, gathering 
     }
 }
 
+static void gather_delta(const iv_model *m, const iv_layer *l, gathering *v, layer_vectors *to) {
+    const iv_delta_layout *d = &m->delta_layout;
+    to->delta.conv = (float *)gather(v, l->delta.conv, d->channels * d->taps);
+    to->delta.a_log = (float *)gather(v, l->delta.a_log, d->value_heads);
+    to->delta.dt_bias = (float *)gather(v, l->delta.dt_bias, d->value_heads);
+    to->delta.norm = (float *)gather(v, l->delta.norm, d->value_dim);
+}
+
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
@@ -140,6 +149,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->q_norm = gather(v, l->q_norm, whole ? s->heads * dim : dim);
         to->k_norm = gather(v, l->k_norm, whole ? s->kv_heads * dim : dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
+        if (l->config->mixer != IV_MIXER_ATTENTION) gather_delta(m, l, v, to);
         if (l->config->mlp == IV_MLP_EXPERTS) {
             gather_expert_layer(m, l, v, to);
             continue;
@@ -246,11 +256,48 @@ static iv_status write_ids(gpu_rank *r, iv_error *err) {
                         "ids of the vocabulary", err);
 }
 
+/* One launch computes all experts of a rank. */
+static iv_status check_experts(const iv_model *m, iv_error *err) {
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
+        const iv_layer *l = &m->layers[i];
+        if (l->config->mlp != IV_MLP_EXPERTS) continue;
+        for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+            const iv_mlp *first = &l->experts[s->expert_first], *one = &l->experts[e];
+            if (one->gate_up.panel_bytes == first->gate_up.panel_bytes &&
+                one->gate_up.format == first->gate_up.format && one->down->format == first->down->format &&
+                one->down->panel_bytes == first->down->panel_bytes)
+                continue;
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "layer %zu: experts %zu and %zu are stored in different formats: open with weights expanded",
+                           i, s->expert_first, e);
+        }
+    }
+    return IV_OK;
+}
+
+/* Slots and tails as iv_states has them, zero at first. */
+static iv_status open_states(gpu_rank *r, iv_error *err) {
+    const iv_state_layout *l = &r->m->state_layout;
+    const iv_gpu_model_options *o = &r->g->o;
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
+    size_t tails, bytes;
+    if (!l->layers) return IV_OK;
+    if (!iv_size_mul(o->state_slots, l->bytes, &r->f.tails_at) ||
+        !iv_size_mul(2 * o->state_tails, l->tail_bytes, &tails) ||
+        !iv_size_add(r->f.tails_at, tails, &r->f.states_layer_bytes) ||
+        !iv_size_mul(r->f.states_layer_bytes, l->layers, &bytes))
+        return iv_fail(err, IV_LIMIT, "states: %zu slots are more than can be addressed", o->state_slots);
+    r->f.states = memspace->alloc(memspace, bytes);
+    return r->f.states ? IV_OK : iv_gpu_no_memory(&r->f, "states of sequences", bytes, err);
+}
+
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
     size_t kv = 0, work = iv_gpu_carve(r, NULL);
     choose_ops(r);
+    IV_TRY(check_experts(r->m, err));
     IV_TRY(iv_gpu_use(r->f.gpu, err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithFlags(&r->f.stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
@@ -270,7 +317,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
     r->f.kv = kv ? memspace->alloc(memspace, kv) : NULL;
     if (kv && !r->f.kv) return iv_gpu_no_memory(&r->f, "the KV cache", kv, err);
-    return IV_OK;
+    return open_states(r, err);
 }
 
 static iv_status open_host(iv_gpu_model *g, iv_error *err) {
@@ -359,7 +406,8 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->f.routers && i < (size_t)r->m->config.layers; i++)
             memspace->free(memspace, r->f.routers[i].data);
     }
-    memspace->free(memspace, r->f.kv), memspace->free(memspace, r->work), memspace->free(memspace, r->vectors);
+    memspace->free(memspace, r->f.kv), memspace->free(memspace, r->f.states), memspace->free(memspace, r->work),
+        memspace->free(memspace, r->vectors);
     if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
         iv_nccl_abort(r->nccl);
     else

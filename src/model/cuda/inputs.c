@@ -10,7 +10,7 @@ static size_t after(size_t *at, size_t count, size_t width) {
     return here;
 }
 
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups) {
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups, bool states) {
     input_offsets o;
     size_t at = 0;
     o.true_rows = after(&at, 16, sizeof(int32_t));
@@ -18,6 +18,8 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups) {
     o.positions = after(&at, rows, sizeof(int32_t));
     o.slots = after(&at, groups * rows, sizeof(int64_t));
     o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has at least one row */
+    o.states = after(&at, states ? rows : 0, sizeof(iv_gpu_state_span));
+    o.row_spans = after(&at, states ? rows : 0, sizeof(int32_t));
     o.pick = after(&at, picks, sizeof(int32_t));
     o.sampling = after(&at, picks, sizeof(iv_row_sampling));
     o.end = at;
@@ -70,6 +72,30 @@ static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     for (; row < s->rows; row++) ids[row] = 0, positions[row] = 0;
     g->step.table_count = table;
     *(int32_t *)(void *)(g->inputs + s->at.true_rows) = (int32_t)b->tokens;
+}
+
+_Static_assert((int)IV_STATE_WRITES_MAX <= (int)IV_GPU_STATE_WRITES_MAX, "a span takes all writes of a step");
+
+/* Where the states of the sequences are. */
+static void write_states(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
+    iv_gpu_state_span *states = (iv_gpu_state_span *)(void *)(g->inputs + s->at.states);
+    int32_t *row_spans = (int32_t *)(void *)(g->inputs + s->at.row_spans);
+    size_t row = 0;
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *span = &b->spans[i];
+        const iv_state_span *of = &b->states[i];
+        states[i] = (iv_gpu_state_span){.first_row = (int32_t)row,
+                                        .rows = (int32_t)span->rows,
+                                        .position = (int32_t)span->position,
+                                        .from = of->from == IV_NO_SLOT ? IV_GPU_NO_SLOT : of->from,
+                                        .now = of->rows,
+                                        .write_count = of->write_count};
+        for (size_t w = 0; w < of->write_count; w++)
+            states[i].writes[w].block = of->writes[w].block, states[i].writes[w].slot = of->writes[w].slot;
+        for (size_t r = 0; r < span->rows; r++) row_spans[row++] = (int32_t)i;
+    }
+    for (size_t i = b->span_count; i < s->rows; i++) states[i] = (iv_gpu_state_span){.rows = 0};
+    for (; row < s->rows; row++) row_spans[row] = -1;
 }
 
 static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
@@ -136,9 +162,10 @@ iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     s->rows = bucket(b->tokens), s->picks = b->logit_count ? bucket(b->logit_count) : 0;
     s->graph = g->o.graphs && decode && s->rows <= iv_size_min(GRAPH_ROWS_MAX, iv_gpu_slice(g)) && b->logit_count > 0;
     if (s->graph) s->picks = s->rows; /* one graph for each number of rows */
-    s->at = iv_gpu_input_offsets(s->rows, s->picks, g->groups);
-    IV_ASSERT(g->groups == 1 || b->group_spans);
+    s->at = iv_gpu_input_offsets(s->rows, s->picks, g->groups, g->has_states);
+    IV_ASSERT((g->groups == 1 || b->group_spans) && (!g->has_states || b->states));
     write_rows(g, b, s);
+    if (g->has_states) write_states(g, b, s);
     for (size_t group = 0; group < g->groups; group++) write_pages(g, b, s, group);
     write_picks(g, b, s);
     return write_plans(g, b, s, err);

@@ -41,6 +41,12 @@ static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     r->f.terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
 }
 
+static bool gates_attention(const iv_model_config *c) {
+    bool any = false;
+    for (int64_t i = 0; i < c->layers; i++) any = any || c->layer[i].attention_gate;
+    return any;
+}
+
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_gpu_model *g = r->g;
     const iv_model *m = r->m;
@@ -51,9 +57,10 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
            dim = (size_t)c->head_dim;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim,
            act = iv_size_max(iv_gpu_act_stride(m), iv_gpu_shared_act_stride(m)), moe = (size_t)c->moe_intermediate_size,
-           k = (size_t)c->experts_per_token, widest = iv_size_max(q + 2 * kv, 2 * act);
+           k = (size_t)c->experts_per_token, widest = iv_size_max((gates_attention(c) ? 2 : 1) * q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
     nodes = iv_size_max(nodes, m->tp.shared.of[m->rank].nodes);
+    nodes = iv_size_max(nodes, m->tp.mixer_out.of[m->rank].nodes);
     r->f.nodes_max = iv_size_max(nodes, 1); /* NCCL's sum needs one on a rank without nodes, too */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
@@ -64,12 +71,23 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (iv_config_buffers_blocks(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
     if (c->layer_norm) r->f.centered = iv_carve(&v, t * hidden, sizeof(float));
     if (c->qk_norm_whole) r->f.factors = iv_carve(&v, t * 2, sizeof(float));
+    const iv_delta_layout *delta = &m->delta_layout;
+    size_t values = delta->value_heads * delta->value_dim,
+           attended = iv_size_max(q, delta->value_heads ? values : delta->channels);
+    widest = iv_size_max(widest, delta->width);
     r->f.wide = iv_carve(&v, t * widest, sizeof(float));
     r->values.q = iv_carve(&v, t * q + 64, width);
-    r->values.attended = iv_carve(&v, t * q + 64, width);
-    r->f.packed = iv_carve(&v, t * iv_padded_k(iv_size_max(q, act)), width);
+    r->values.attended = iv_carve(&v, t * attended + 64, width);
+    r->f.packed = iv_carve(&v, t * iv_padded_k(iv_size_max(attended, act)), width);
+    if (values) {
+        r->f.delta_qk = iv_carve(&v, t * 2 * delta->keys, width);
+        r->f.delta_values = iv_carve(&v, t * values, sizeof(float));
+        r->f.delta_gates = iv_carve(&v, t * 2 * delta->value_heads, sizeof(float));
+    }
     r->values.act = iv_carve(&v, t * iv_size_max(act, c->experts ? k * iv_gpu_expert_act_stride(m) : 0), width);
     r->normed_picks = iv_carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
+    r->f.widened_bytes = iv_model_widest_codes(m);
+    if (r->f.widened_bytes) r->f.widened = iv_carve(&v, r->f.widened_bytes, 1);
     if (m->tp.ranks > 1)
         r->f.nodes = iv_carve(&v, 2 * r->f.nodes_max * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);

@@ -214,7 +214,8 @@ static iv_status check_experts(const iv_model_config *c, iv_error *err) {
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(&m->config, "training", err));
+    IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
+    IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_experts(&m->config, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)

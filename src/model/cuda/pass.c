@@ -67,6 +67,8 @@ iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, cons
                                 .x_stride = x_stride,
                                 .rows = p->rows,
                                 .x_rows = p->f->rows_max - p->first,
+                                .widened = p->f->widened,
+                                .widened_bytes = p->f->widened_bytes,
                                 .spare = p->microsteps > 1 ? BESIDE_SMS : 0};
 }
 

@@ -4,8 +4,10 @@
 #define IV_MODEL_CUDA_PASS_H
 
 #include "device/gpu.h"
+#include "kernels/cuda/delta.h"
 #include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/packed_units.h"
 #include "model/backend.h"
 #include "model/learner.h"
 #include "model/model.h"
@@ -24,6 +26,7 @@ typedef struct layer_vectors {
     const float *expert_up_bias, *expert_down_bias; /* of the rank's experts, one after another */
     size_t expert_up_apart, expert_down_apart;
     const float *sinks; /* of the rank's heads */
+    iv_delta_weights delta;
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -107,6 +110,11 @@ struct gpu_forward {
     size_t kv_layer_bytes; /* from a layer's pages to the next one's; 0: all layers use the same */
     bool kv_planes;        /* kv is that of an engine: [plane][page]; else [layer][page] */
     size_t pages;
+    void *widened; /* for a matrix of codes, one at a time; NULL where there is none */
+    size_t widened_bytes;
+    /* States of layers that have one: [layer][slot], then the buffers of tails (kv/states.h). */
+    unsigned char *states;
+    size_t states_layer_bytes, tails_at;
     /* Buffers of rows_max rows. */
     size_t rows_max;
     float *x;                  /* the residual stream, where it is now */
@@ -116,11 +124,13 @@ struct gpu_forward {
     float *factors;            /* [rows][2]: of norms over all heads; or NULL */
     float *block;              /* [rows][hidden]: y of blocks that are normed or scaled, if no tape keeps it; or NULL */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
-    float *ones;               /* as expert_weights, where experts have biases (iv_gpu_expert_bias) or scaled inputs */
-    unsigned char *scaled;     /* [rows * experts per token][stride]: inputs that routing weights scale; or NULL */
-    unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
-    float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
-    size_t nodes_max;          /* of a layer on this rank, 1 at least */
+    unsigned char *delta_qk;   /* as iv_gpu_delta_args, where layers have a delta rule */
+    float *delta_values, *delta_gates;
+    float *ones;           /* as expert_weights, where experts have biases (iv_gpu_expert_bias) or scaled inputs */
+    unsigned char *scaled; /* [rows * experts per token][stride]: inputs that routing weights scale; or NULL */
+    unsigned char *packed; /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
+    float *nodes;          /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
+    size_t nodes_max;      /* of a layer on this rank, 1 at least */
     int32_t *expert_offsets, *expert_slots;
     unsigned char *attention_scratch;
     uint64_t *bad;
@@ -134,6 +144,9 @@ typedef struct gpu_pass_inputs {
     const int32_t *ids, *positions; /* [rows] */
     const int64_t *slots;           /* [rows], slots_apart for each KV group */
     const iv_gpu_span *spans;
+    const iv_gpu_state_span *states; /* [state_count], with padding; where layers have a state */
+    const int32_t *row_spans;        /* [rows] */
+    size_t state_count;
     const uint32_t *tables;                  /* tables_apart for each KV group */
     size_t slots_apart, tables_apart;        /* 0: all layers use the same */
     const unsigned char *plan, *window_plan; /* of attention */
@@ -174,6 +187,9 @@ static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
 /* ---- blocks.c */
 extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
+/* ---- recurrent.c */
+iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
+
 /* ---- experts.c */
 iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
 /* x += the expert that serves all tokens, of all ranks. */
@@ -202,8 +218,10 @@ iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
 /* As a kernel's argument. */
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
-    return (iv_gpu_matrix){
+    iv_gpu_matrix m = {
         .format = w->format, .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data};
+    if (!iv_weight_is_plain(w->format)) m.units = iv_packed_units_form(w);
+    return m;
 }
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */

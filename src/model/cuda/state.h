@@ -31,7 +31,8 @@ enum { CONNECT_TIMEOUTS = 10 };
 /* A step's inputs: arrays of `rows` (a graph's bucket) and `picks` entries, in one piece; then the plans. The same
  * offsets on the host and on every GPU. */
 typedef struct input_offsets {
-    size_t ids, positions, slots, pick, sampling, true_rows, spans, plan, window_plan, end; /* end: without plans */
+    size_t ids, positions, slots, pick, sampling, true_rows, spans, states, row_spans, plan, window_plan,
+        end; /* end: without plans */
 } input_offsets;
 
 typedef struct gpu_processes gpu_processes;
@@ -47,7 +48,7 @@ struct gpu_rank {
     cudaEvent_t passed[AHEAD];                             /* with NCCL, without graphs: pieces in flight */
     cudaStream_t reduce_stream;                            /* all-reduces of the microsteps of a long step */
     cudaEvent_t computed[MICROSTEPS], reduced[MICROSTEPS]; /* nodes of a microstep, its rows */
-    /* Device memory: f.kv and two more allocations. */
+    /* Device memory: f.kv, f.states and two more allocations. */
     unsigned char *work, *vectors;
     size_t vector_bytes;
     const float *final_norm;
@@ -89,6 +90,7 @@ struct iv_gpu_model {
     gpu_rank rank[IV_RANKS_MAX];
     int64_t window; /* of some layers, which have a plan of their own; 0: none has one */
     int sms;
+    bool has_states;                                /* of some layers */
     size_t groups, table_capacity, inputs_capacity; /* tables: [groups][table_capacity] */
     /* Host memory that GPUs read and write. */
     unsigned char *inputs;
@@ -139,7 +141,8 @@ size_t iv_gpu_gathered_rows(size_t row_bytes);
 /* ---- inputs.c */
 /* Fills g->step, the host inputs and tables. */
 iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups);
+/* states: some layers have one. */
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups, bool states);
 
 /* ---- head.c */
 /* Enqueues the whole step on r's stream. An error names the launch that failed; r->f.code is the cudaError_t. */

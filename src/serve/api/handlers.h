@@ -9,6 +9,7 @@ void iv_handle_chat(void *user, iv_http_request *q);
 void iv_handle_responses(void *user, iv_http_request *q);
 void iv_handle_messages(void *user, iv_http_request *q);
 void iv_handle_generate(void *user, iv_http_request *q);
+void iv_handle_decisions(void *user, iv_http_request *q);
 void iv_handle_score(void *user, iv_http_request *q);
 void iv_handle_embeddings(void *user, iv_http_request *q);
 void iv_handle_health_generate(void *user, iv_http_request *q);

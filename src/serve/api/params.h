@@ -34,10 +34,11 @@ enum {
     IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11, /* ... and its "stream_options" */
     IV_API_CUSTOM = 1 << 12,                  /* "custom_params" of sampling_params */
     IV_API_SCORE = 1 << 13,
-    IV_API_MESSAGES = 1 << 14,    /* Anthropic's ... */
-    IV_API_COUNT = 1 << 15,       /* ... and its count_tokens, ... */
-    IV_API_OUTPUT = 1 << 16,      /* ... and "output_config" */
-    IV_API_INPUT_TOKENS = 1 << 17 /* /v1/responses/input_tokens */
+    IV_API_MESSAGES = 1 << 14,     /* Anthropic's ... */
+    IV_API_COUNT = 1 << 15,        /* ... and its count_tokens, ... */
+    IV_API_OUTPUT = 1 << 16,       /* ... and "output_config" */
+    IV_API_INPUT_TOKENS = 1 << 17, /* /v1/responses/input_tokens */
+    IV_API_DECISIONS = 1 << 18
 };
 
 typedef struct iv_api_params {
@@ -80,7 +81,7 @@ typedef struct iv_api_params {
     json_t *json_schema, *regex, *ebnf; /* of sampling_params */
     json_t *allowed_ids, *bad_words;
     bool item_first, softmax; /* of /v1/score, as are the next */
-    json_t *query, *items, *label_ids;
+    json_t *query, *items, *label_ids, *questions;
     json_t *given_tools;                                        /* as sent, where `tools` was converted */
     json_t *system, *thinking;                                  /* of /v1/messages */
     json_t *output_config, *output_format, *context_management; /* of /v1/messages */

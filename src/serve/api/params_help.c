@@ -96,6 +96,7 @@ static const struct {
     {"return_token_strs", "the tokens' texts, too"},
     {"query", "the text before each item"},
     {"items", "the texts to score"},
+    {"questions", "predicates, choices and scores about the input"},
     {"label_token_ids", "the tokens whose probabilities are the scores"},
     {"apply_softmax", "the scores of an item add up to 1"},
     {"item_first", "the item comes before the query"},

@@ -18,6 +18,7 @@ static const struct {
     {IV_API_COUNT, "/v1/messages/count_tokens", "count_tokens"},
     {IV_API_GENERATE, "/generate", "generate"},
     {IV_API_SCORE, "/v1/score", "score"},
+    {IV_API_DECISIONS, "/v1/decisions", "decisions"},
     {IV_API_TOKENIZE, "/tokenize", "tokenize"},
     {IV_API_DETOKENIZE, "/detokenize", "detokenize"},
     {IV_API_ABORT, "/abort_request", "abort"},

@@ -24,6 +24,7 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/v1/messages/count_tokens", IV_HTTP_KEY, iv_handle_count_tokens},
     {"POST", "/v1/embeddings", IV_HTTP_KEY, iv_handle_embeddings},
     {"POST", "/v1/score", IV_HTTP_KEY, iv_handle_score},
+    {"POST", "/v1/decisions", IV_HTTP_KEY, iv_handle_decisions}, /* OpenAI's */
     {"POST", "/tokenize", IV_HTTP_KEY, iv_handle_tokenize},
     {"POST", "/detokenize", IV_HTTP_KEY, iv_handle_detokenize},
     {"GET", "/tokenizer_info", IV_HTTP_KEY, iv_handle_tokenizer_info},

@@ -46,7 +46,8 @@ static void free_task(iv_task *t) {
         iv_constraint_release(t->prompts[i].compiled);
     }
     free(t->children), free(t->prompts), free(t->id), free(t->http_id), free(t->weights);
-    json_decref(t->body), json_decref(t->conversation), json_decref(t->tools), json_decref(t->aborts);
+    json_decref(t->body), json_decref(t->conversation), json_decref(t->tools), json_decref(t->aborts),
+        json_decref(t->questions);
     free(t->stored_input);
     iv_buf_free(&t->text), iv_buf_free(&t->answer);
     iv_api_params_free(&t->params);
@@ -341,6 +342,7 @@ static void stream_more(iv_task *t, iv_child *c, bool done) {
 }
 
 static void end_child(iv_task *t, iv_child *c) {
+    iv_error err = {0};
     c->open = false;
     t->done_count++;
     if (c->chat) iv_chat_text_end(c->chat);
@@ -348,6 +350,8 @@ static void end_child(iv_task *t, iv_child *c) {
         stream_more(t, c, true);
     else if (t->done_count == t->child_count)
         reply_whole(t);
+    else if (t->started < t->child_count && t->start_others(t, &err) != IV_OK)
+        iv_task_fail(t, &err);
 }
 
 void iv_task_abort(iv_task *t) {

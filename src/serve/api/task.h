@@ -73,6 +73,8 @@ typedef struct iv_task_format {
     /* On any thread. Reads the body's fields and makes the prompts; then prepares the prompts' text. */
     iv_status (*read)(iv_task *t, iv_error *err);
     iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */
+    bool in_turn;    /* the first prompt runs alone, so that the others find its prefix in the cache */
+    bool slow;       /* prepare runs templates: not on the loop's thread */
     bool wants_chat; /* the prompt is a rendered conversation, and children split their text */
     void (*whole)(iv_task *t, iv_json_out *o); /* on any thread */
     /* Writes a child's new output as events; `done`: it has ended. May write nothing. */
@@ -91,6 +93,7 @@ struct iv_task {
     size_t bytes;         /* of the body, as received */
     json_t *body;         /* ... and its values, until it has been read */
     json_t *conversation; /* a chat's messages, which become the only prompt */
+    json_t *questions;    /* of decisions, checked; kept for the answer */
     json_t *tools;        /* in the template's form; answers are parsed by their schemas */
     char *id;             /* of the response */
     char *http_id;        /* id of the HTTP request */
@@ -102,6 +105,8 @@ struct iv_task {
     size_t prompt_count;
     iv_child *children;
     size_t child_count, done_count;
+    size_t started; /* children; the others follow the first one (in_turn), by */
+    iv_status (*start_others)(iv_task *t, iv_error *err);
     iv_status status; /* of reading the body */
     iv_error why;
     bool unread;        /* rid and prompts are not known yet */
@@ -173,6 +178,8 @@ iv_task *iv_task_open(iv_server *s, iv_http_request *q,
                       const iv_task_format *format); /* does not read the body. NULL: an error was answered */
 /* Makes the children and submits them; events do the rest. */
 iv_status iv_task_submit(iv_task *t, iv_error *err);
+/* Tokenizes a rendered prompt, whose marks show which special tokens are plain text. */
+iv_status iv_task_split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err);
 /* Renders t->conversation into the only prompt, replacing it. On any thread. */
 iv_status iv_task_render(iv_task *t, iv_error *err);
 

@@ -84,19 +84,25 @@ static void begin_chat(const iv_task *t, iv_chat_text *c) {
     c->calls_or_json = calls_or_json, c->joined = calls_or_json && !p->separate_reasoning;
 }
 
-iv_status iv_task_submit(iv_task *t, iv_error *err) {
-    size_t count = t->prompt_count * (size_t)t->params.n;
-    t->children = calloc(count, sizeof *t->children);
-    if (!t->children) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-    t->child_count = count;
-    for (size_t i = 0; i < count; i++) {
-        iv_child *c = &t->children[i];
+static iv_status start_children(iv_task *t, iv_error *err) {
+    for (bool alone = t->format->in_turn && t->started == 0; t->started < t->child_count;) {
+        iv_child *c = &t->children[t->started];
         if (t->format->wants_chat) {
             if (!(c->chat = malloc(sizeof *c->chat))) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
             begin_chat(t, c->chat);
         }
-        IV_TRY(start_child(t, c, i, err));
+        IV_TRY(start_child(t, c, t->started++, err));
+        if (alone) break;
     }
+    return IV_OK;
+}
+
+iv_status iv_task_submit(iv_task *t, iv_error *err) {
+    size_t count = t->prompt_count * (size_t)t->params.n;
+    t->children = calloc(count, sizeof *t->children);
+    if (!t->children) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    t->child_count = count, t->start_others = start_children;
+    IV_TRY(start_children(t, err));
     iv_http_request_on_gone(t->http_request, gone, t);
     iv_http_request_on_room(t->http_request, room, stalled);
     return IV_OK;
@@ -113,8 +119,7 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
     return iv_reasoning_after(iv_bridge_text_model(t->server->bridge), form, p->text.data, p->text.bytes);
 }
 
-/* Tokenizes a rendered prompt, whose marks show which special tokens are plain text. */
-static iv_status split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
+iv_status iv_task_split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
     IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
                           IV_SPECIAL_MARKED, &p->ids, err));
     p->as_ids = p->ids.count > 0;
@@ -137,7 +142,7 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
     iv_text_free(&prompt->text), iv_ids_free(&prompt->ids);
     prompt->as_ids = false;
     IV_TRY(iv_render(iv_bridge_text_model(t->server->bridge), &in, &prompt->text, &p->reasoning_open, err));
-    if (p->split_special) IV_TRY(split_rendered(t, prompt, err));
+    if (p->split_special) IV_TRY(iv_task_split_rendered(t, prompt, err));
     prompt->request.reasoning = reasoning_of(t, prompt);
     if (p->return_token_ids) IV_TRY(iv_task_need_ids(t, prompt, err));
     return iv_task_truncate(t, prompt, err);
@@ -236,6 +241,6 @@ void iv_task_handle(iv_server *s, iv_http_request *q, const iv_task_format *form
     t->unread = t->text.len > IV_API_JOB_BYTES;
     t->job.background = t->text.len > IV_API_JOB_BACKGROUND_BYTES;
     if (!t->unread) t->status = read_body(t, &t->why), t->job.run = prepare;
-    bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !is_constrained(t)));
+    bool at_once = !t->unread && (t->status != IV_OK || (!format->wants_chat && !format->slow && !is_constrained(t)));
     iv_api_job_start(&t->job, at_once);
 }

@@ -469,15 +469,18 @@ struct room {
 };
 static std::unordered_map<void *, room> rooms; // under memory_lock
 
-static CUresult encode(CUtensorMap *m, CUtensorMapDataType, cuuint32_t sides, void *base, const cuuint64_t *size,
+static CUresult encode(CUtensorMap *m, CUtensorMapDataType type, cuuint32_t sides, void *base, const cuuint64_t *size,
                        const cuuint64_t *stride, const cuuint32_t *box, const cuuint32_t *step, CUtensorMapInterleave,
                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-    if (sides < 1 || sides > 4 || (uintptr_t)base % 16 || box[0] * 2 > 128) return CUDA_ERROR_INVALID_VALUE;
+    uint32_t width = type == CU_TENSOR_MAP_DATA_TYPE_UINT32 ? 4 : 2;
+    bool narrow = box[0] * width <= 128 || swizzle == CU_TENSOR_MAP_SWIZZLE_NONE;
+    if (sides < 1 || sides > 4 || (uintptr_t)base % 16 || !narrow || box[0] * width % 16)
+        return CUDA_ERROR_INVALID_VALUE;
     *m = {};
     m->sides = (int)sides, m->base = (const char *)base, m->swizzle = swizzle;
     for (unsigned i = 0; i < 4; i++) {
         m->size[i] = i < sides ? size[i] : 1, m->box[i] = i < sides ? box[i] : 1;
-        m->stride[i] = i == 0 ? 2 : i < sides ? stride[i - 1] : 0;
+        m->stride[i] = i == 0 ? width : i < sides ? stride[i - 1] : 0;
         if (!m->size[i] || m->size[i] > UINT32_MAX || !m->box[i] || m->box[i] > 256 || (i && m->stride[i] % 16) ||
             (i < sides && step[i] != 1))
             return CUDA_ERROR_INVALID_VALUE;

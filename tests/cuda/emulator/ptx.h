@@ -8,6 +8,7 @@
 #include <cmath>
 
 extern "C" {
+#include "numerics/dequantize.h"
 #include "numerics/ex2.h"
 #include "numerics/fma32.h"
 }
@@ -46,6 +47,16 @@ static inline void ld_shared_v2_f32(float &x, float &y, uint32_t address) {
     const float *v = (const float *)memory(address, 8, 8);
     x = v[0], y = v[1];
 }
+static inline void ld_shared_v4_u32(uint32_t &x, uint32_t &y, uint32_t &z, uint32_t &w, uint32_t address) {
+    const uint32_t *v = (const uint32_t *)memory(address, 16, 16);
+    x = v[0], y = v[1], z = v[2], w = v[3];
+}
+static inline void ld_shared_v2_u32(uint32_t &x, uint32_t &y, uint32_t address) {
+    const uint32_t *v = (const uint32_t *)memory(address, 8, 8);
+    x = v[0], y = v[1];
+}
+static inline void ld_shared_f32(float &x, uint32_t address) { x = *(const float *)memory(address, 4, 4); }
+static inline void ld_shared_u16(uint16_t &x, uint32_t address) { x = *(const uint16_t *)memory(address, 2, 2); }
 static inline void ld_shared__cluster_v4_f32(float &x, float &y, float &z, float &w, uint32_t address) {
     ld_shared_v4_f32(x, y, z, w, address);
 }
@@ -190,6 +201,18 @@ static inline void cvt_rn_bf16x2_f32(uint32_t &r, float high, float low) {
 }
 static inline void cvt_rn_f16x2_f32(uint32_t &r, float high, float low) {
     r = (uint32_t)iv_f16_from_f32(high) << 16 | iv_f16_from_f32(low);
+}
+static inline void cvt_rn_f16x2_e4m3x2(uint32_t &r, uint16_t two) {
+    r = (uint32_t)iv_f16_from_f32(iv_e4m3_to_f32((uint8_t)(two >> 8))) << 16 |
+        iv_f16_from_f32(iv_e4m3_to_f32((uint8_t)two));
+}
+// In double, where products are exact, and so is a sum of numbers of like size.
+static inline uint16_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+    double y = (double)iv_bf16_to_f32((uint16_t)a) * iv_bf16_to_f32((uint16_t)b) + iv_bf16_to_f32((uint16_t)c);
+    return iv_bf16_from_f32((float)y);
+}
+static inline void fma_rn_bf16x2(uint32_t &d, uint32_t a, uint32_t b, uint32_t c) {
+    d = (uint32_t)fma_bf16(a >> 16, b >> 16, c >> 16) << 16 | fma_bf16(a, b, c);
 }
 static inline void fma_rn_ftz_f32(float &d, float a, float b, float c) { d = iv_fma_ftz(a, b, c); }
 static inline void add_rn_ftz_f32(float &d, float a, float b) { d = iv_add_ftz(a, b); }

@@ -26,9 +26,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = COMPUTE_CAPABILITY;
     return cudaDeviceGetAttribute(&p->multiProcessorCount, cudaDevAttrMultiProcessorCount, device);
 }
-cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
-    return *available = *total = (size_t)4 * BYTES, cudaSuccess;
-}
+static size_t memory_bytes = (size_t)4 * BYTES;
+void emu_memory(size_t bytes) { memory_bytes = bytes ? bytes : (size_t)4 * BYTES; }
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) { return *available = *total = memory_bytes, cudaSuccess; }
 
 /* Gathers few rows at once, so that small steps are also gathered in pieces. */
 size_t __wrap_iv_gpu_gathered_rows(size_t row_bytes);

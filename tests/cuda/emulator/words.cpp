@@ -159,22 +159,26 @@ bool mbarrier_test(uint32_t bar, uint32_t parity) {
 
 // ---- copies ----
 
-// A row of 128 bytes, 16 after 16.
+// A row, 16 bytes after 16.
 static void copy_row(Cta *cta, const CUtensorMap &m, uint32_t to, const char *row, int64_t x, bool in) {
-    for (uint32_t i = 0; i < m.box[0]; i += 8) {
-        uint16_t v[8] = {};
-        for (uint32_t k = 0; in && k < 8; k++)
-            if (x + i + k >= 0 && (uint64_t)(x + i + k) < m.size[0]) memcpy(&v[k], row + (x + i + k) * 2, 2);
-        uint32_t at = to + 2 * i;
+    uint32_t width = (uint32_t)m.stride[0], each = 16 / width;
+    for (uint32_t i = 0; i < m.box[0]; i += each) {
+        char v[16] = {};
+        for (uint32_t k = 0; in && k < each; k++)
+            if (x + i + k >= 0 && (uint64_t)(x + i + k) < m.size[0])
+                memcpy(v + k * width, row + (x + i + k) * width, width);
+        uint32_t at = to + width * i;
         memcpy(memory_of(cta, m.swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? swizzled(at) : at, 16, 16), v, 16);
     }
 }
 
-static uint32_t box_bytes(const CUtensorMap &m) { return 2 * m.box[0] * m.box[1] * m.box[2] * m.box[3]; }
+static uint32_t box_bytes(const CUtensorMap &m) {
+    return (uint32_t)m.stride[0] * m.box[0] * m.box[1] * m.box[2] * m.box[3];
+}
 
 static void land_box(Cta *cta, const Copy &c, uint32_t to) {
     const CUtensorMap &m = c.map;
-    for (uint32_t i = 0; i < m.box[1] * m.box[2] * m.box[3]; i++, to += 2 * m.box[0]) {
+    for (uint32_t i = 0; i < m.box[1] * m.box[2] * m.box[3]; i++, to += (uint32_t)m.stride[0] * m.box[0]) {
         int64_t at[4] = {0, c.corner[1] + (int64_t)(i % m.box[1]), c.corner[2] + (int64_t)(i / m.box[1] % m.box[2]),
                          c.corner[3] + (int64_t)(i / m.box[1] / m.box[2])};
         bool in = true;
@@ -254,7 +258,8 @@ void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&cor
     Copy c = {};
     c.box = true, c.map = *map, c.to = to, c.bar = bar, c.ctas = ctas;
     std::copy(corner, corner + 4, c.corner);
-    if (c.map.box[0] * 2 != 128) fail("a box whose rows are not 128 bytes");
+    bool swizzles = c.map.swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+    if (swizzles && c.map.box[0] * c.map.stride[0] != 128) fail("a swizzled box whose rows are not 128 bytes");
     memory(to, box_bytes(c.map), 128);
     mbarrier_of(me->cta, bar);
     ask(c);

@@ -22,6 +22,7 @@ static void overlay_avx2(iv_kernels *k) {
     iv_kernels_put_tc16(k, IV_BF16, &iv_tile_bf16_tc16_avx2);
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx2);
     k->widen = iv_widen_avx2;
+    k->turn = iv_turn_avx2;
     iv_rows_avx2(k);
     iv_backward_avx2(k);
     iv_optimizer_avx2(k);

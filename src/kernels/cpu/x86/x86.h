@@ -19,6 +19,8 @@ void iv_optimizer_avx512(iv_kernels *k);
 void iv_widen_avx2(const iv_code_form *form, iv_dtype type, const iv_packed_group *group, size_t k, void *out);
 void iv_widen_avx512(const iv_code_form *form, iv_dtype type, const iv_packed_group *group, size_t k, void *out);
 
+void iv_turn_avx2(iv_dtype type, const void *keys, size_t elements, void *out);
+
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx2, iv_tile_f16_fma32_avx2, iv_tile_f32_fma32_avx2;
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512, iv_tile_f32_fma32_avx512;
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16;

@@ -19,6 +19,7 @@ void emu_seed(uint64_t seed);
  * another's memory. */
 void emu_trouble(int device, long after_launches, unsigned stalls_ms);
 void emu_keep_peers_apart(bool apart);
+void emu_memory(size_t bytes);   /* that GPUs say they have; 0: plenty */
 size_t emu_graph_launches(void); /* since the program began */
 
 /* Synchronization bugs planted in the following launches, at places chosen by the seed. */

@@ -10,6 +10,7 @@ typedef uint64_t cuuint64_t;
 typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
 typedef enum {
     CU_TENSOR_MAP_DATA_TYPE_UINT16,
+    CU_TENSOR_MAP_DATA_TYPE_UINT32,
     CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     CU_TENSOR_MAP_DATA_TYPE_FLOAT16
 } CUtensorMapDataType;
@@ -23,10 +24,10 @@ typedef enum {
 typedef enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE } CUtensorMapFloatOOBfill;
 
 enum { EMU_SIDES_MAX = 5 };
-typedef struct { /* of 16-bit elements */
+typedef struct {
     int sides;
     const char *base;
-    uint64_t size[EMU_SIDES_MAX], stride[EMU_SIDES_MAX]; /* stride in bytes, of side 0: 2 */
+    uint64_t size[EMU_SIDES_MAX], stride[EMU_SIDES_MAX]; /* stride in bytes, of side 0: an element's, 2 or 4 */
     uint32_t box[EMU_SIDES_MAX];
     CUtensorMapSwizzle swizzle;
 } CUtensorMap;

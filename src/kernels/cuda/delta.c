@@ -1,0 +1,47 @@
+/* delta.c: which kernels compute the delta rule of a shape. */
+#include "kernels/cuda/delta.h"
+
+#include <cuda_runtime_api.h>
+
+enum { DIM_MAX = 512 };
+
+static const struct {
+    iv_gpu_delta_family family;
+    uint32_t key_dim, value_dim; /* 0: any */
+    bool tc16;                   /* alone */
+} kernels[] = {{IV_GPU_DELTA_TENSOR, 128, 128, true}, {IV_GPU_DELTA_GENERIC, 0, 0, false}};
+
+static bool takes(size_t i, const iv_gpu_delta_shape *s) {
+    if (kernels[i].tc16 && s->arithmetic != IV_TC16) return false;
+    if (kernels[i].key_dim && s->key_dim != kernels[i].key_dim) return false;
+    if (kernels[i].value_dim && s->value_dim != kernels[i].value_dim) return false;
+    return s->key_dim <= DIM_MAX && s->value_dim <= DIM_MAX;
+}
+
+bool iv_gpu_delta_has(iv_gpu_delta_family f, const iv_gpu_delta_shape *s) {
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (kernels[i].family == f) return takes(i, s);
+    return false;
+}
+
+iv_gpu_delta_family iv_gpu_delta_choose(const iv_gpu_delta_shape *s) {
+    size_t i = 0;
+    while (i + 1 < sizeof kernels / sizeof *kernels && !takes(i, s)) i++;
+    return kernels[i].family;
+}
+
+int iv_gpu_delta_rule_with(const iv_gpu_delta_args *a, iv_gpu_delta_family f, iv_gpu_stream stream) {
+    if (!a->shape.value_heads || !a->rows || !a->span_count) return 0;
+    if (!iv_gpu_delta_has(f, &a->shape)) return (int)cudaErrorInvalidValue;
+    if (f == IV_GPU_DELTA_GENERIC) {
+        int code = iv_gpu_delta_generic(a, stream);
+        return code ? code : iv_gpu_delta_norm(a, false, stream);
+    }
+    int code = iv_gpu_delta_decode(a, stream);
+    if (!code && !a->decode) code = iv_gpu_delta_prefill(a, stream);
+    return code || a->decode ? code : iv_gpu_delta_norm(a, true, stream);
+}
+
+int iv_gpu_delta_rule(const iv_gpu_delta_args *a, iv_gpu_stream stream) {
+    return iv_gpu_delta_rule_with(a, iv_gpu_delta_choose(&a->shape), stream);
+}

@@ -1,0 +1,207 @@
+/* packed_units.cuh: codes of a unit (kernels/packed_units.h) in shared memory, widened to a lane's operand of a tensor
+ * core. Values are those of iv_code_value, then R, operation by operation; where two 16-bit numbers can be multiplied
+ * at once, the product of code and scale is exact in float32, so that it is rounded once as well. */
+#ifndef IV_KERNELS_CUDA_PACKED_UNITS_CUH
+#define IV_KERNELS_CUDA_PACKED_UNITS_CUH
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/law.cuh"
+#include "kernels/unit_form.h"
+
+IV_DEVICE void iv_load_shared_words(uint32_t (&w)[4], uint32_t at, int bytes) {
+    if (bytes == 16)
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(at) : "memory");
+}
+
+IV_DEVICE void iv_load_shared_number(iv_dtype type, uint32_t at, float &x) {
+    uint16_t h;
+    if (type == IV_F32) {
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+        return;
+    }
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(at) : "memory");
+    x = iv_widen16(type, h);
+}
+/* Two copies of a bfloat16. */
+IV_DEVICE void iv_load_shared_number(iv_dtype type, uint32_t at, uint32_t &pair) {
+    uint16_t h;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(at) : "memory");
+    pair = (uint32_t)h << 16 | h;
+}
+
+/* d = a * b + c of two bfloat16, each rounded once. */
+IV_DEVICE uint32_t iv_fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* ---- codes of a step: the pairs at 2 q and at 2 q + 8 --------------------------------------------------------------
+ */
+
+/* Bytes of int8 as floats. */
+IV_DEVICE void iv_unit_int8(uint32_t codes, float (&t)[4]) {
+    uint32_t biased = codes ^ 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        t[i] = __fsub_rn(__uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7540u + i)), 8388736.0f);
+}
+
+IV_DEVICE void iv_unit_e4m3(uint32_t codes, float (&t)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t pair;
+        uint16_t two = (uint16_t)(codes >> 16 * i);
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(two));
+        t[2 * i] = iv_widen16(IV_F16, (uint16_t)pair), t[2 * i + 1] = iv_widen16(IV_F16, (uint16_t)(pair >> 16));
+    }
+}
+
+/* GGUF's table, int8 by code, for the codes in four nibbles. */
+IV_DEVICE uint32_t iv_unit_table(uint32_t four) {
+    uint32_t low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, four & 0x7777u);
+    uint32_t high = __byte_perm(0x26190d01u, 0x71594535u, four & 0x7777u);
+    uint32_t up = ((four >> 3 & 1u) * 0xffu) | ((four >> 7 & 1u) * 0xff00u) | ((four >> 11 & 1u) * 0xff0000u) |
+                  ((four >> 15 & 1u) * 0xff000000u);
+    return (low & ~up) | (high & up);
+}
+
+/* Pair j of a word: its codes in the low four bits of each half. */
+IV_DEVICE uint32_t iv_unit_nibbles(uint32_t w, int j) { return w >> 4 * j & 0x000f000fu; }
+
+/* Small integers and e2m1 as two bfloat16; both are exact. */
+template <iv_code_kind KIND> IV_DEVICE uint32_t iv_unit_bf16(uint32_t pair) {
+    if constexpr (KIND == IV_CODES_INT4) return iv_fma_bf16(pair | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+    if constexpr (KIND == IV_CODES_UINT4) return iv_fma_bf16(pair | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+    uint32_t bits = (pair & 0x00070007u) << 6 | (pair & 0x00080008u) << 12;
+    if constexpr (KIND == IV_CODES_E2M1_DOUBLED) return iv_fma_bf16(bits, 0x7f007f00u, 0); /* no -0 */
+    return iv_fma_bf16(bits, 0x7e807e80u, 0x80008000u);
+}
+
+/* w: the four words of a row of 8-bit codes, or the two of 4-bit codes. */
+template <iv_code_kind KIND> IV_DEVICE void iv_unit_codes(const uint32_t (&w)[4], int s, float (&t)[4]) {
+    if constexpr (KIND == IV_CODES_INT8) {
+        iv_unit_int8(w[s], t);
+    } else if constexpr (KIND == IV_CODES_E4M3) {
+        iv_unit_e4m3(w[s], t);
+    } else if constexpr (KIND == IV_CODES_NONLINEAR) {
+        uint32_t of = s % 2 ? w[s / 2] >> 8 : w[s / 2];
+        uint32_t four = (of & 0xffu) | (of >> 8 & 0xff00u); /* firsts of two pairs, then their seconds */
+        iv_unit_int8(__byte_perm(iv_unit_table(four), 0, 0x3120), t);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair = iv_unit_bf16<KIND>(iv_unit_nibbles(w[s / 2], s % 2 * 2 + i));
+            t[2 * i] = __uint_as_float(pair << 16), t[2 * i + 1] = __uint_as_float(pair & 0xffff0000u);
+        }
+    }
+}
+
+/* ---- a lane's operand of four steps ---------------------------------------------------------------------------------
+ */
+
+/* scale * (t - zero) + min, where zero is +0 or min is -0. */
+template <iv_dtype TYPE, bool SECOND>
+IV_DEVICE uint32_t iv_unit_round(float a, float b, float scale, float zero, float min) {
+    if constexpr (SECOND) a = __fsub_rn(a, zero), b = __fsub_rn(b, zero);
+    a = __fmul_rn(a, scale), b = __fmul_rn(b, scale);
+    if constexpr (SECOND) a = __fadd_rn(a, min), b = __fadd_rn(b, min);
+    return iv_pack16(TYPE, a, b);
+}
+
+/* Scales or seconds of a lane's row, a number a step. `at`: of the row's first. */
+template <class T> IV_DEVICE void iv_unit_numbers(const iv_unit_form &f, uint32_t at, T (&out)[4]) {
+    uint32_t group = IV_UNIT_ROWS * (f.scale_type == IV_F32 ? 4 : 2);
+    if (f.groups == 1) {
+        iv_load_shared_number(f.scale_type, at, out[0]);
+        out[1] = out[2] = out[3] = out[0];
+        return;
+    }
+#pragma unroll
+    for (int s = 0; s < IV_UNIT_STEPS; s++)
+        iv_load_shared_number(f.scale_type, at + IV_UNIT_GROUP(f, s) * group, out[s]);
+}
+
+/* What a lane reads of a unit: its row's codes, scales and seconds. */
+template <class T, bool SECOND> struct iv_unit_lane {
+    uint32_t words[4];
+    T scale[4], second[SECOND ? 4 : 1];
+};
+
+template <int LANE_BYTES, class T, bool SECOND>
+IV_DEVICE void iv_load_unit(iv_unit_lane<T, SECOND> &l, uint32_t unit, const iv_unit_form &f) {
+    uint32_t lane = threadIdx.x % 32, width = f.scale_type == IV_F32 ? 4 : 2;
+    uint32_t scales = unit + LANE_BYTES * 32 + lane / 4 * width;
+    iv_load_shared_words(l.words, unit + lane * LANE_BYTES, LANE_BYTES);
+    iv_unit_numbers(f, scales, l.scale);
+    if constexpr (SECOND) iv_unit_numbers(f, scales + f.groups * IV_UNIT_ROWS * width, l.second);
+}
+
+/* Words HIGH and HIGH + 2 of each step. */
+template <iv_dtype TYPE, iv_code_kind KIND, int HIGH, bool SECOND>
+IV_DEVICE void iv_widen_lane(uint32_t (&a)[4][4], const iv_unit_lane<float, SECOND> &l, const iv_unit_form &f) {
+#pragma unroll
+    for (int s = 0; s < IV_UNIT_STEPS; s++) {
+        float t[4], second = SECOND ? l.second[SECOND ? s : 0] : 0.0f;
+        float zero = f.second == IV_SECOND_ZERO ? second : 0.0f, min = f.second == IV_SECOND_MIN ? second : -0.0f;
+        iv_unit_codes<KIND>(l.words, s, t);
+        a[s][HIGH] = iv_unit_round<TYPE, SECOND>(t[0], t[1], l.scale[s], zero, min);
+        a[s][HIGH + 2] = iv_unit_round<TYPE, SECOND>(t[2], t[3], l.scale[s], zero, min);
+    }
+}
+
+/* The same where codes and scales are bfloat16, as is the product. Scales are pairs of equals. */
+template <iv_code_kind KIND, int HIGH>
+IV_DEVICE void iv_widen_lane_bf16(uint32_t (&a)[4][4], const iv_unit_lane<uint32_t, false> &l) {
+#pragma unroll
+    for (int s = 0; s < IV_UNIT_STEPS; s++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            a[s][HIGH + 2 * i] = iv_fma_bf16(iv_unit_bf16<KIND>(iv_unit_nibbles(l.words[s / 2], s % 2 * 2 + i)),
+                                             l.scale[s], 0x80008000u);
+}
+
+template <iv_dtype TYPE, iv_code_kind KIND, bool SECOND>
+IV_DEVICE void iv_unit_rows(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
+    constexpr int LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
+    iv_unit_lane<float, SECOND> low, high;
+    iv_load_unit<LANE_BYTES>(low, unit, f);
+    iv_load_unit<LANE_BYTES>(high, next, f);
+    iv_widen_lane<TYPE, KIND, 0>(a, low, f);
+    iv_widen_lane<TYPE, KIND, 1>(a, high, f);
+}
+
+template <iv_dtype TYPE, iv_code_kind KIND>
+IV_DEVICE void iv_unit_rows_of(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
+    if constexpr (TYPE == IV_BF16 && KIND < IV_CODES_NONLINEAR)
+        if (f.scale_type == IV_BF16 && f.second == IV_SECOND_NONE) {
+            iv_unit_lane<uint32_t, false> low, high;
+            iv_load_unit<8>(low, unit, f);
+            iv_load_unit<8>(high, next, f);
+            iv_widen_lane_bf16<KIND, 0>(a, low);
+            return iv_widen_lane_bf16<KIND, 1>(a, high);
+        }
+    if (f.second == IV_SECOND_NONE) return iv_unit_rows<TYPE, KIND, false>(a, unit, next, f);
+    iv_unit_rows<TYPE, KIND, true>(a, unit, next, f);
+}
+
+/* Four steps of 16 k for 16 outputs, which are the units at shared addresses `unit` and `next`. */
+template <iv_dtype TYPE>
+IV_DEVICE void iv_unit_operand(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
+    switch (f.kind) {
+    case IV_CODES_INT4: return iv_unit_rows_of<TYPE, IV_CODES_INT4>(a, unit, next, f);
+    case IV_CODES_UINT4: return iv_unit_rows_of<TYPE, IV_CODES_UINT4>(a, unit, next, f);
+    case IV_CODES_E2M1: return iv_unit_rows_of<TYPE, IV_CODES_E2M1>(a, unit, next, f);
+    case IV_CODES_E2M1_DOUBLED: return iv_unit_rows_of<TYPE, IV_CODES_E2M1_DOUBLED>(a, unit, next, f);
+    case IV_CODES_NONLINEAR: return iv_unit_rows_of<TYPE, IV_CODES_NONLINEAR>(a, unit, next, f);
+    case IV_CODES_INT8: return iv_unit_rows_of<TYPE, IV_CODES_INT8>(a, unit, next, f);
+    default: return iv_unit_rows_of<TYPE, IV_CODES_E4M3>(a, unit, next, f);
+    }
+}
+
+#endif
