@@ -126,6 +126,9 @@ static iv_status put_rows(making *k, const iv_model *m, size_t rank, const place
     }
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         if (s->owner != owner || s->begin == s->end) continue;
+        if (s->matrix != matrix_at(&owner->layers[at->layer], at)) /* of a block whose products take no adapter */
+            return iv_fail(k->err, IV_UNSUPPORTED, "%s: '%.200s': adapters of the model's %.200s are not supported",
+                           k->files->path, k->part->a.name, t->info.name);
         if (!*shared) {
             IV_TRY(new_module(k, rank, site, IV_PLACES_MAX + 2, shared));
             IV_TRY(pack(k, k->a, k->part->inputs, k->part->rank, k->part->inputs, matrix_at(l, at)->leaves,

@@ -297,6 +297,36 @@ static void loads_and_unloads(void **state) {
     scratch_close(&s);
 }
 
+/* ---- receipts ---------------------------------------------------------------------------------------------- */
+
+/* A receipt names the adapter by its digest, whatever it is called where it is computed again. */
+static void receipts_name_the_adapter(void **state) {
+    (void)state;
+    static const int32_t ids[] = {5, 9, 100};
+    iv_engine_options o = options_for(data("hf/qwen3_moe"));
+    iv_error err;
+    iv_engine *e = open_with(&o);
+    load(e, "one", adapter_dir("qwen3_moe"));
+    iv_request r = ask_ids(e, ids, 3, 8), again;
+    r.adapter = "one";
+    answer *a = answer_with_receipt(e, &r);
+    iv_receipt *receipt = read_receipt(a->receipt);
+    iv_receipt_info info;
+    iv_receipt_get_info(receipt, &info);
+    assert_non_null(strstr(info.maker.fingerprint, "+lora-"));
+    ASSERT_OK(iv_engine_unload_adapter(e, "one", &err), &err);
+    assert_int_equal(iv_receipt_match(receipt, e, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "adapter"));
+    load(e, "another name", adapter_dir("qwen3_moe"));
+    ASSERT_OK(iv_receipt_match(receipt, e, &err), &err);
+    iv_receipt_get_request(receipt, &again);
+    answer *b = answer_to(e, &again);
+    assert_string_equal(a->digest, b->digest);
+    iv_receipt_close(receipt);
+    iv_engine_close(e);
+    answers_free(a, 1), answers_free(b, 1);
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------ */
 
 static void expect(iv_status wanted, iv_status found, const iv_error *err, const char *part) {
@@ -351,8 +381,9 @@ static void refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_pefts), cmocka_unit_test(one_digest_an_adapter),
-                                       cmocka_unit_test(the_base_keeps_its_bits), cmocka_unit_test(loads_and_unloads),
-                                       cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_pefts),          cmocka_unit_test(one_digest_an_adapter),
+        cmocka_unit_test(the_base_keeps_its_bits),   cmocka_unit_test(loads_and_unloads),
+        cmocka_unit_test(receipts_name_the_adapter), cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

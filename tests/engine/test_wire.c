@@ -2,13 +2,25 @@
 #include "random.h"
 #include "engine/wire.h"
 
-static const iv_wire_limits limits = {
-    .vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50, .groups = 2, .slots = 30, .buffers = 12};
+/* Slot 2 of the table is free. */
+static const iv_adapter adapter;
+static const iv_adapter *const adapters[] = {&adapter, NULL, &adapter};
+
+static const iv_wire_limits limits = {.adapters = adapters,
+                                      .adapter_count = 3,
+                                      .vocab = 1000,
+                                      .tokens = 200,
+                                      .spans = 20,
+                                      .positions = 640,
+                                      .pages = 50,
+                                      .groups = 2,
+                                      .slots = 30,
+                                      .buffers = 12};
 
 typedef struct made {
     iv_batch batch;
     iv_attention_span spans[2][20];
-    uint32_t pages[2][20][10], rows[200];
+    uint32_t pages[2][20][10], rows[200], adapters[200];
     int32_t ids[200];
     iv_state_span states[20];
     iv_state_write writes[20][2];
@@ -16,6 +28,7 @@ typedef struct made {
 
 static void make(rng *r, made *m) {
     size_t spans = 1 + rng_below(r, 20), row = 0;
+    bool adapts = rng_below(r, 2);
     memset(m, 0, sizeof *m);
     for (size_t i = 0; i < spans; i++) {
         size_t rows = 1 + rng_below(r, 9), position = rng_below(r, limits.positions - rows + 1);
@@ -23,6 +36,8 @@ static void make(rng *r, made *m) {
             for (size_t p = 0; p < 10; p++) m->pages[g][i][p] = (uint32_t)rng_below(r, limits.pages);
             m->spans[g][i] = (iv_attention_span){row, rows, (int64_t)position, m->pages[g][i]};
         }
+        uint32_t slot = (uint32_t)(rng_below(r, 3) * 3 / 2); /* 0, 1 or 3 */
+        for (size_t k = 0; k < rows; k++) m->adapters[row + k] = slot;
         row += rows;
         size_t block = position / 64, border = (position + rows) / 64;
         m->states[i] = (iv_state_span){.from = block ? (uint32_t)rng_below(r, limits.slots) : IV_NO_SLOT,
@@ -40,6 +55,7 @@ static void make(rng *r, made *m) {
                           .span_count = spans,
                           .group_spans = 20,
                           .states = m->states,
+                          .adapters = adapts ? m->adapters : NULL,
                           .logit_rows = m->rows,
                           .logit_count = logits,
                           .logits_max = rng_below(r, limits.tokens + 1)};
@@ -61,6 +77,8 @@ static void batches_survive(void **state) {
         assert_true(a->tokens == b->tokens && a->span_count == b->span_count && a->logit_count == b->logit_count);
         assert_int_equal(a->logits_max, b->logits_max);
         assert_memory_equal(a->ids, b->ids, a->tokens * sizeof *a->ids);
+        for (size_t i = 0; i < a->tokens; i++)
+            assert_int_equal(a->adapters ? a->adapters[i] : 0, b->adapters ? b->adapters[i] : 0);
         if (a->logit_count) assert_memory_equal(a->logit_rows, b->logit_rows, a->logit_count * sizeof *a->logit_rows);
         for (size_t i = 0; i < a->span_count; i++) {
             const iv_state_span *s = &a->states[i], *t = &b->states[i];
@@ -105,6 +123,8 @@ static void check_taken(const iv_batch *b) {
                 b->logits_max <= limits.tokens);
     for (size_t i = 0; i < row; i++) assert_true(b->ids[i] >= 0 && (size_t)b->ids[i] < limits.vocab);
     for (size_t i = 0; i < b->logit_count; i++) assert_true(b->logit_rows[i] < row);
+    for (size_t i = 0; b->adapters && i < row; i++)
+        assert_true(b->adapters[i] == 0 || (b->adapters[i] <= 3 && adapters[b->adapters[i] - 1]));
 }
 
 static void damage_is_refused_or_harmless(void **state) {

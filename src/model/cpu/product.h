@@ -1,5 +1,5 @@
 /* product.h: the products of a layer on the CPU: the base's, and for rows of a step that name an adapter the adapter's
- * term (NUMERICS.md 18). A product without such rows is the kernel's alone. */
+ * term (NUMERICS.md 19). A product without such rows is the kernel's alone. */
 #ifndef IV_MODEL_CPU_PRODUCT_H
 #define IV_MODEL_CPU_PRODUCT_H
 
