@@ -57,6 +57,18 @@ static float *random_inner(rng *r, iv_code_inner kind, size_t n) {
     return out;
 }
 
+/* Loading refuses weights that are not finite, so no scale is infinite: outer numbers by which one would be are 1. */
+static void make_scales_finite(const iv_code_form *f, const iv_row_codes *rows, size_t n, size_t k) {
+    size_t groups = iv_code_groups(f, k), outers = iv_code_outers(f, k);
+    for (size_t i = 0; f->inner != IV_INNER_NONE && i < n * groups; i++) {
+        size_t outer = i / groups * outers + i % groups * f->group / f->outer;
+        if (!isfinite(iv_code_scale(f, rows->outer_scales[outer], rows->scales[i]))) rows->outer_scales[outer] = 1.0f;
+        if (f->second != IV_SECOND_NONE &&
+            !isfinite(iv_code_second_of(f, rows->outer_seconds[outer], rows->seconds[i])))
+            rows->outer_seconds[outer] = 1.0f;
+    }
+}
+
 /* Scale and second of a group, as the law has them. */
 static float law_value(const iv_code_form *f, const iv_row_codes *rows, size_t at, size_t outer, uint8_t code) {
     float scale = rows->scales[at], second = rows->seconds[at];
@@ -90,6 +102,7 @@ static void fill(rng *r, iv_matrix *m, const iv_code_form *form, uint16_t *plain
         inner ? random_inner(r, form->inner, m->n * groups) : random_scales(r, form->scale_type, m->n * groups),
         inner ? random_inner(r, form->inner, m->n * groups) : random_scales(r, form->scale_type, m->n * groups),
         random_scales(r, form->scale_type, m->n * outers), random_scales(r, form->scale_type, m->n * outers)};
+    make_scales_finite(form, &rows, m->n, m->k);
     for (size_t first = 0, here; first < m->n; first += here) {
         here = 1 + rng_below(r, m->n - first);
         iv_packed_rows_in in = {{rows.codes + first * m->k, rows.scales + first * groups, rows.seconds + first * groups,

@@ -8,7 +8,7 @@ static void codes_have_the_laws_bits(void **state) {
     static iv_gpu_linear_config c[CONFIGS_MAX];
     size_t problems = 0, kinds[IV_CODE_KINDS] = {0};
     rng r = rng_start("emulated packed linear");
-    for (budget b = budget_of(25); has_time(&b);) {
+    for (budget b = budget_of(10); has_time(&b);) {
         shape s = packed_shape(&r);
         problem p;
         iv_gpu_linear_args packed;
