@@ -86,7 +86,7 @@ static void row_backward(void *context, size_t row, size_t worker) {
 }
 
 void iv_heads_backward(const iv_compute *c, const iv_heads_backward_args *a, size_t rows) {
-    IV_ASSERT(a->dim <= IV_HEAD_DIM_MAX);
+    IV_ASSERT(a->dim <= IV_HEAD_DIM_MAX && a->stride >= (a->heads + 2 * a->kv_heads) * a->dim);
     job j = {c->kernels, a};
     iv_pool_run(c->pool, rows, row_backward, &j);
 }

@@ -139,6 +139,7 @@ static iv_status rope_backward(iv_ops *ops, const iv_ops_attention *a, size_t ro
                                                     .q_raw = q_raw,
                                                     .k_raw = k_raw,
                                                     .dqkv = dqkv,
+                                                    .stride = (a->heads + 2 * a->kv_heads) * a->head_dim,
                                                     .terms = (float *)(void *)ops->work},
                           rows);
     free(ranges);
