@@ -125,7 +125,8 @@ static void choices_are_legal_and_stay(void **state) {
 /* The cost model: more work never costs less, and an unknown tile costs infinity. */
 static void costs_grow_with_work(void **state) {
     (void)state;
-    iv_linear_cost_args a = {.rows = 64, .n = 4096, .k = 4096, .leaves = 8, .tile_n = 64, .tile_m = 64};
+    iv_linear_cost_args a = {
+        .rows = 64, .n = 4096, .k = 4096, .leaves = 8, .weight_bytes = 2, .tile_n = 64, .tile_m = 64};
     a.split_k = 2, a.stages = 14, a.resident = 1, a.sms = 132;
     double before = 0;
     for (size_t n = 64; n <= 1 << 20; n *= 2) {
@@ -140,7 +141,8 @@ static void costs_grow_with_work(void **state) {
     double whole = iv_linear_cost(&a);
     a.sms = 116;
     assert_true(iv_linear_cost(&a) > whole);
-    iv_linear_cost_args tiles = {.rows = 768, .n = 4096, .k = 12288, .leaves = 8, .tile_n = 128, .tile_m = 128};
+    iv_linear_cost_args tiles = {
+        .rows = 768, .n = 4096, .k = 12288, .leaves = 8, .weight_bytes = 2, .tile_n = 128, .tile_m = 128};
     tiles.variant = IV_WGMMA_WIDE, tiles.split_k = 1, tiles.stages = 5, tiles.resident = 1, tiles.sms = 132;
     whole = iv_linear_cost(&tiles), tiles.halves = true; /* of 192 tiles, 60 are left */
     assert_true(iv_linear_cost(&tiles) < whole);
@@ -245,7 +247,8 @@ static bool put_cost(rng *r, FILE *f, double planted) {
                                    {128, 80, 0}, {128, 96, 0},  {128, 112, 0}, {128, 128, 0},
                                    {96, 128, 1}, {128, 128, 1}, {128, 128, 2}};
     const int *tile = tiles[rng_below(r, 11)];
-    iv_linear_cost_args a = {.rows = 1 + rng_below(r, 1u << rng_below(r, 12)), .n = 16 * (1 + rng_below(r, 9000))};
+    iv_linear_cost_args a = {
+        .weight_bytes = 2, .rows = 1 + rng_below(r, 1u << rng_below(r, 12)), .n = 16 * (1 + rng_below(r, 9000))};
     a.leaves = 8, a.k = 128 * (1 + rng_below(r, 200)), a.tile_n = tile[0], a.tile_m = tile[1], a.variant = tile[2];
     a.split_k = a.variant ? 1 : 1 << rng_below(r, 4), a.stages = 3 + (int)rng_below(r, 18), a.sms = IV_H200_SMS;
     a.resident = 1 + (int)rng_below(r, 4), a.swiglu = rng_below(r, 2);
