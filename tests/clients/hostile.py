@@ -27,6 +27,7 @@ Exit status: 0; 1 where a bound is missed; 77 without a server binary."""
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -49,6 +50,7 @@ NOISE_CORES = 0.25  # that other programs took: then missed bounds of time are m
 COST_MAX = 0.25  # of the wanted rate: what processor time of neighbours may explain
 TRIES = 3
 PROBE_S = 0.5
+PAUSE_S = 0.2  # of the honest client between two requests, while its rate is not measured
 WARM_S = 2
 CUT_LINE = re.compile(r"\bcut\b|stall|not read|read nothing|slow reader|no progress", re.I)
 
@@ -78,12 +80,12 @@ KINDS = {"all": ALL, "all_and_readers": [*ALL, "slow_readers"]}
 
 
 class Honest:
-    """The honest client. It never pauses, and keeps the time of every event."""
+    """The honest client, which keeps the time of every event. It never pauses while `hurry` is set."""
 
     def __init__(self, port, tokens):
         self.port, self.events, self.requests, self.changed, self.failures = port, [], [], 0, []
         self.bodies = [self.body(i, tokens) for i in range(6)]
-        self.quiet, self.stopping = [], False
+        self.quiet, self.stopping, self.hurry = [], False, asyncio.Event()
 
     @staticmethod
     def body(i, tokens):
@@ -121,6 +123,8 @@ class Honest:
                 connection = None
                 await asyncio.sleep(0.1)
             i = (i + 1) % len(self.bodies)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.hurry.wait(), PAUSE_S)
         if connection:
             connection.close()
 
@@ -220,9 +224,11 @@ class Session:
     async def measure_quiet(self):
         """The honest client alone."""
         seconds = min(4.0, max(1.5, self.args.seconds / 2))
+        self.honest.hurry.set()
         machine, start = Machine(self.server), time.monotonic()
         await asyncio.sleep(seconds)
         end = time.monotonic()
+        self.honest.hurry.clear()
         self.quiet = machine.cores() | {"rate": self.honest.rate(start, end), "gap": self.honest.longest_gap(start, end)}
         return self.quiet
 
@@ -245,9 +251,11 @@ class Session:
         children = [Child(k, self.server.port, self.args.seconds, 1000 * len(self.rows) + i, self.context)
                     for i, k in enumerate(KINDS.get(name, [name]))]
         await asyncio.gather(*(c.start() for c in children))
+        self.honest.hurry.set()
         machine, start = Machine(self.server, [c.process.pid for c in children]), time.monotonic()
         await self.pass_time(about)
         end, cores = time.monotonic(), machine.cores()
+        self.honest.hurry.clear()
         self.server.log_pace = QUICK
         report = merge(await asyncio.gather(*(c.report() for c in children)))
         row = {"name": name, "rate": self.honest.rate(start, end), "cores": cores, "rss_before": rss_before, "report": report,
