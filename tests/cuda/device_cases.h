@@ -43,6 +43,25 @@ static const model_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
+/* Models that one GPU runs; several refuse them, or their plans have no ranks. */
+static const model_case one_gpu_cases[] = {
+    {"qwen3_next", "tests/data/families/qwen3_next_a", false, true, {1, 5, 64, 66, 130}},
+    {"qwen3_5", "tests/data/families/qwen3_5_text_a", false, false, {1, 5, 64, 66, 130}},
+    {"qwen3_5_moe", "tests/data/families/qwen3_5_moe_a", false, true, {1, 5, 64, 66, 130}},
+    {"lfm2", "tests/data/families/lfm2_a", false, false, {1, 5, 64, 66, 130}},
+    {"lfm2_moe", "tests/data/families/lfm2_moe_a", false, true, {1, 5, 64, 66, 130}},
+    {"gpt_oss", "tests/data/families/gpt_oss_a", false, true, {1, 5, 64, 66, 130}},
+    {"olmo2", "tests/data/families/olmo2_a", false, false, {1, 5, 64, 66, 130}},
+    {"olmo3", "tests/data/families/olmo3_a", false, false, {1, 5, 64, 66, 130}},
+    {"minimax_m2", "tests/data/families/minimax_m2_a", false, true, {1, 5, 64, 66, 130}},
+    {"cohere2", "tests/data/families/cohere2_a", false, false, {1, 5, 64, 66, 130}},
+    {"apertus", "tests/data/families/apertus_a", false, false, {1, 5, 64, 66, 130}},
+    {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 64, 66, 130}},
+    {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 64, 66, 130}},
+    {"qwen2_moe", "tests/data/families/qwen2_moe_a", false, true, {1, 5, 64, 66, 130}},
+};
+enum { ONE_GPU_CASES = sizeof one_gpu_cases / sizeof *one_gpu_cases };
+
 typedef struct way {
     const char *device;
     bool eager, alone;
