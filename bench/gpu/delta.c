@@ -48,29 +48,6 @@ typedef struct work {
     unsigned char *states;
 } work;
 
-static iv_gpu_delta_shape shape_of(const iv_delta_layout *l) {
-    return (iv_gpu_delta_shape){.arithmetic = IV_TC16,
-                                .type = l->type,
-                                .key_heads = (uint32_t)l->key_heads,
-                                .value_heads = (uint32_t)l->value_heads,
-                                .group = (uint32_t)l->group,
-                                .key_dim = DIM,
-                                .value_dim = DIM,
-                                .taps = TAPS,
-                                .channels = (uint32_t)l->channels,
-                                .width = (uint32_t)l->width,
-                                .query_scale = iv_delta_query_scale(DIM),
-                                .key_bytes = iv_matrix_bytes(&l->key),
-                                .update_bytes = iv_matrix_bytes(&l->update),
-                                .rounded_bytes = iv_matrix_bytes(&l->rounded),
-                                .state_bytes = l->state_bytes,
-                                .slot_inputs = l->slot_inputs,
-                                .tail_updates = l->tail_updates,
-                                .tail_rounded = l->tail_rounded,
-                                .tail_totals = l->tail_totals,
-                                .tail_inputs = l->tail_inputs};
-}
-
 /* `batch` sequences of `rows` rows, the first at `position`; all borders that they pass but the last are not kept. */
 static void open_work(work *w, size_t key_heads, size_t value_heads, size_t batch, size_t rows, size_t position) {
     iv_delta_sizes z = {key_heads, value_heads, value_heads / key_heads, 0, DIM, DIM, TAPS};
@@ -96,7 +73,7 @@ static void open_work(work *w, size_t key_heads, size_t value_heads, size_t batc
         }
         for (size_t r = 0; r < rows; r++) of[i * rows + r] = (int32_t)i;
     }
-    w->a = (iv_gpu_delta_args){.shape = shape_of(&w->l),
+    w->a = (iv_gpu_delta_args){.shape = iv_gpu_delta_shape_of(&w->l, IV_TC16),
                                .spans = room(batch * sizeof *spans),
                                .row_spans = room(total * sizeof *of),
                                .span_count = batch,

@@ -292,4 +292,38 @@ def test_parsers():
             check(several, name)
 
 
-main(test_harmony, test_flags, test_parsers)
+def decided(port, **fields):
+    """The end of the prompt that a question becomes, and the texts of its labels."""
+    body = {"model": "m", "input": "1 + 1 = 2", "questions": [{"type": "predicate", "instructions": "It is right."}], "return_receipt": True, **fields}
+    answer = post(port, "/v1/decisions", body)
+    [a], [labels] = answer["answers"], answer["labels"]
+    check(a["type"] == "predicate" and 0 < a["probability"] < 1 and len(set(labels["token_ids"])) == 2, a, labels)
+    ids = answer["invar"]["receipt"]["request"]["prompt_ids"]
+    return [post(port, "/detokenize", {"tokens": i})["prompt"] for i in (ids, *([i] for i in labels["token_ids"]))]
+
+
+def test_decisions():
+    """The label is the answer's first token: in the channel of answers, behind the reasoning, or behind a plain text."""
+    made, _ = gpt_oss("decided")
+    with serving(made, "--served-model-name", "m") as port:
+        text, yes, no = decided(port)
+        check(text.endswith("<|end|><|start|>assistant<|channel|>final<|message|>") and "Statement: It is right." in text, text)
+    thinking = pathlib.Path(scratch.name) / "thinking"
+    thinking.mkdir()
+    for file in pathlib.Path(TINY_MATH).iterdir():
+        (thinking / file.name).symlink_to(file)
+    (thinking / "chat_template.jinja").unlink()
+    (thinking / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}{{ 'assistant:\\n<think>\\n' }}")
+    with serving(thinking, "--served-model-name", "m") as port:
+        text, yes, no = decided(port)
+        check(text.endswith("assistant:\n<think>\n</think>\n\n"), text)
+        talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        text = decided(port, input=talk)[0]
+        check("user: x\nassistant: y\nuser: Statement: It is right." in text, text)
+    with serving(TINY, "--served-model-name", "m") as port:
+        text, yes, no = decided(port)
+        check(text.startswith("1 + 1 = 2\n\nStatement:") and text.endswith("and nothing else.\n\nAnswer:"), text)
+        check(f"Answer {yes.strip()} or {no.strip()}, and" in text, text, yes, no)
+
+
+main(test_harmony, test_flags, test_parsers, test_decisions)

@@ -115,26 +115,11 @@ static void delta_reference(delta_layer *d, size_t s) {
 /* ---- layers -------------------------------------------------------------------------------------------------------
  */
 
-static iv_gpu_delta_shape delta_shape_of(const delta_layer *d) {
-    const iv_delta_layout *l = &d->l;
-    iv_gpu_delta_shape s = {.arithmetic = d->arithmetic, .type = l->type};
-    s.key_heads = (uint32_t)l->key_heads, s.value_heads = (uint32_t)l->value_heads;
-    s.group = (uint32_t)l->group, s.group_first = (uint32_t)l->group_first;
-    s.key_dim = (uint32_t)l->key_dim, s.value_dim = (uint32_t)l->value_dim, s.taps = (uint32_t)l->taps;
-    s.channels = (uint32_t)l->channels, s.width = (uint32_t)l->width;
-    s.query_scale = l->key_dim ? iv_delta_query_scale(l->key_dim) : 0.0f;
-    s.key_bytes = iv_matrix_bytes(&l->key), s.update_bytes = iv_matrix_bytes(&l->update);
-    s.rounded_bytes = iv_matrix_bytes(&l->rounded), s.state_bytes = l->state_bytes;
-    s.slot_inputs = l->slot_inputs, s.tail_updates = l->tail_updates, s.tail_rounded = l->tail_rounded;
-    s.tail_totals = l->tail_totals, s.tail_inputs = l->tail_inputs;
-    return s;
-}
-
 /* Vectors and sequences of a layer whose layout is made. Some decays are so strong that nothing is left of earlier
  * rows, some betas and inputs at the ends of their ranges. */
 static void delta_layer_fill(rng *r, delta_layer *d, size_t longest) {
     const iv_delta_layout *l = &d->l;
-    d->shape = delta_shape_of(d);
+    d->shape = iv_gpu_delta_shape_of(l, d->arithmetic);
     d->outputs = l->key_heads ? l->value_heads * l->value_dim : l->channels;
     d->conv = delta_vector(r, l->channels * l->taps, 0.5f, 0.0f);
     d->a_log = delta_vector(r, l->value_heads + 1, 0.5f, 0.0f), d->norm = delta_vector(r, l->value_dim + 1, 0.5f, 0.0f);

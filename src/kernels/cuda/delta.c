@@ -1,9 +1,35 @@
-/* delta.c: which kernels compute the delta rule of a shape. */
+/* delta.c: the shape of a layout, and which kernels compute the delta rule of a shape. */
 #include "kernels/cuda/delta.h"
+#include "kernels/delta.h"
+#include "numerics/delta.h"
 
 #include <cuda_runtime_api.h>
 
 enum { DIM_MAX = 512 };
+
+iv_gpu_delta_shape iv_gpu_delta_shape_of(const iv_delta_layout *l, iv_arithmetic arithmetic) {
+    return (iv_gpu_delta_shape){.arithmetic = arithmetic,
+                                .type = l->type,
+                                .key_heads = (uint32_t)l->key_heads,
+                                .value_heads = (uint32_t)l->value_heads,
+                                .group = (uint32_t)l->group,
+                                .group_first = (uint32_t)l->group_first,
+                                .key_dim = (uint32_t)l->key_dim,
+                                .value_dim = (uint32_t)l->value_dim,
+                                .taps = (uint32_t)l->taps,
+                                .channels = (uint32_t)l->channels,
+                                .width = (uint32_t)l->width,
+                                .query_scale = l->key_dim ? iv_delta_query_scale(l->key_dim) : 0.0f,
+                                .key_bytes = iv_matrix_bytes(&l->key),
+                                .update_bytes = iv_matrix_bytes(&l->update),
+                                .rounded_bytes = iv_matrix_bytes(&l->rounded),
+                                .state_bytes = l->state_bytes,
+                                .slot_inputs = l->slot_inputs,
+                                .tail_updates = l->tail_updates,
+                                .tail_rounded = l->tail_rounded,
+                                .tail_totals = l->tail_totals,
+                                .tail_inputs = l->tail_inputs};
+}
 
 static const struct {
     iv_gpu_delta_family family;

@@ -38,6 +38,9 @@ typedef struct iv_gpu_delta_shape {
     size_t tail_updates, tail_rounded, tail_totals, tail_inputs;
 } iv_gpu_delta_shape;
 
+struct iv_delta_layout;
+iv_gpu_delta_shape iv_gpu_delta_shape_of(const struct iv_delta_layout *l, iv_arithmetic arithmetic);
+
 /* Consecutive rows of one sequence, on the device: iv_attention_span and iv_state_span (model/batch.h) in one. */
 typedef struct iv_gpu_state_span {
     int32_t first_row, rows; /* rows 0: padding */

@@ -1,31 +1,5 @@
 /* recurrent.c: layers with a state as launches on one GPU: gated delta rules, gated short convolutions. */
 #include "model/cuda/pass.h"
-#include "numerics/delta.h"
-
-static iv_gpu_delta_shape shape_of(const iv_model *m, iv_arithmetic arithmetic) {
-    const iv_delta_layout *l = &m->delta_layout;
-    return (iv_gpu_delta_shape){.arithmetic = arithmetic,
-                                .type = l->type,
-                                .key_heads = (uint32_t)l->key_heads,
-                                .value_heads = (uint32_t)l->value_heads,
-                                .group = (uint32_t)l->group,
-                                .group_first = (uint32_t)l->group_first,
-                                .key_dim = (uint32_t)l->key_dim,
-                                .value_dim = (uint32_t)l->value_dim,
-                                .taps = (uint32_t)l->taps,
-                                .channels = (uint32_t)l->channels,
-                                .width = (uint32_t)l->width,
-                                .query_scale = l->key_dim ? iv_delta_query_scale(l->key_dim) : 0.0f,
-                                .key_bytes = iv_matrix_bytes(&l->key),
-                                .update_bytes = iv_matrix_bytes(&l->update),
-                                .rounded_bytes = iv_matrix_bytes(&l->rounded),
-                                .state_bytes = l->state_bytes,
-                                .slot_inputs = l->slot_inputs,
-                                .tail_updates = l->tail_updates,
-                                .tail_rounded = l->tail_rounded,
-                                .tail_totals = l->tail_totals,
-                                .tail_inputs = l->tail_inputs};
-}
 
 static iv_status delta_rule(gpu_forward *f, const iv_gpu_delta_args *a, iv_error *err) {
     IV_TRY(iv_gpu_launched(f, iv_gpu_delta_mix(a, f->stream), "inputs of linear attention", err));
@@ -38,7 +12,7 @@ iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
     const iv_model *m = p->m;
     const iv_delta_weights *w = &f->layers[layer].delta;
     if (!m->delta_layout.channels) return IV_OK;
-    iv_gpu_delta_args a = {.shape = shape_of(m, f->arithmetic),
+    iv_gpu_delta_args a = {.shape = iv_gpu_delta_shape_of(&m->delta_layout, f->arithmetic),
                            .spans = p->in.states,
                            .row_spans = p->in.row_spans,
                            .span_count = p->in.state_count,

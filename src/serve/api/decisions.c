@@ -115,13 +115,13 @@ typedef struct label_set {
     size_t count;
 } label_set;
 
-/* The token that `label` becomes behind a text; -1: it is not one token of its own. */
+/* The token that a space (perhaps) and `label` become behind a text; -1: it is not one token of its own. */
 static int32_t label_token(const iv_text_model *m, const char *tail, size_t bytes, const iv_ids *before,
-                           const char *label) {
+                           const char *space, const char *label) {
     iv_ids ids = {0};
     iv_buf text = {0};
     int32_t id = -1;
-    if (iv_buf_append(&text, tail, bytes) && iv_buf_puts(&text, label) &&
+    if (iv_buf_append(&text, tail, bytes) && iv_buf_puts(&text, space) && iv_buf_puts(&text, label) &&
         iv_tokenize(m, text.data, text.len, false, &ids, NULL) == IV_OK && ids.count == before->count + 1 &&
         memcmp(ids.data, before->data, before->count * sizeof *ids.data) == 0)
         id = ids.data[before->count];
@@ -130,8 +130,8 @@ static int32_t label_token(const iv_text_model *m, const char *tail, size_t byte
 }
 
 /* The first `wanted` labels that are tokens of their own, in pairs for predicates. */
-static iv_status find_labels(const iv_text_model *m, const iv_text *prompt, iv_decision_kind kind, size_t wanted,
-                             label_set *out, iv_error *err) {
+static iv_status take_labels(const iv_text_model *m, const iv_text *prompt, const char *space, iv_decision_kind kind,
+                             size_t wanted, label_set *out, iv_error *err) {
     size_t bytes = prompt->bytes < TAIL_BYTES ? prompt->bytes : TAIL_BYTES, pair = kind == IV_DECISION_PREDICATE;
     const char *tail = prompt->data + prompt->bytes - bytes;
     iv_ids before = {0};
@@ -139,7 +139,7 @@ static iv_status find_labels(const iv_text_model *m, const iv_text *prompt, iv_d
     IV_TRY(iv_tokenize(m, tail, bytes, false, &before, err));
     out->count = 0;
     for (size_t at = 0; out->count < wanted && iv_decision_candidate(kind, at, out->text[out->count]); at++) {
-        int32_t id = label_token(m, tail, bytes, &before, out->text[out->count]);
+        int32_t id = label_token(m, tail, bytes, &before, space, out->text[out->count]);
         for (size_t i = 0; i < out->count; i++)
             if (out->id[i] == id) id = -1;
         if (id >= 0)
@@ -148,11 +148,24 @@ static iv_status find_labels(const iv_text_model *m, const iv_text *prompt, iv_d
             at += at % 2 == 0, out->count = 0;
     }
     iv_ids_free(&before);
-    if (out->count == wanted) return IV_OK;
+    return IV_OK;
+}
+
+/* A template's prompt ends where the answer begins. Behind "Answer:" a word's token has a space before it, as in any
+ * text; vocabularies without such tokens have the bare ones. */
+static iv_status find_labels(const iv_text_model *m, const iv_text *prompt, bool plain, iv_decision_kind kind,
+                             size_t wanted, label_set *out, iv_error *err) {
     const char *list = iv_decision_list_name(kind);
+    size_t most = 0;
+    for (int i = 0; i < 2; i++) {
+        IV_TRY(take_labels(m, prompt, (i == 0) == plain ? " " : "", kind, wanted, out, err));
+        if (out->count == wanted) return IV_OK;
+        most = out->count > most ? out->count : most;
+    }
+    out->count = 0;
     return iv_fail(err, IV_UNSUPPORTED,
                    "%s: this model's vocabulary has labels of one token for %zu options, wanted %zu",
-                   list ? list : "a predicate", out->count, wanted);
+                   list ? list : "a predicate", most, wanted);
 }
 
 /* ---- prompts ------------------------------------------------------------------------------------------ */
@@ -200,7 +213,7 @@ static iv_status plain_prompt(const json_t *messages, iv_text *out, iv_error *er
             status = no_memory(err);
         json_decref(content);
     }
-    if (status == IV_OK && !iv_buf_puts(&text, "Answer: ")) status = no_memory(err);
+    if (status == IV_OK && !iv_buf_puts(&text, "Answer:")) status = no_memory(err);
     if (status == IV_OK)
         *out = (iv_text){.data = text.data, .bytes = text.len};
     else
@@ -264,7 +277,7 @@ static iv_status make_prompt(iv_task *t, size_t at, label_set labels[3], iv_erro
         if (found == IV_OK) found = render(t, messages, &empty, err);
         end = empty.text;
         iv_unmark_special(&end);
-        if (found == IV_OK) found = find_labels(m, &end, kind, n, l, err);
+        if (found == IV_OK) found = find_labels(m, &end, !has_template(t), kind, n, l, err);
         iv_text_free(&end), iv_buf_free(&nothing), json_decref(messages);
         IV_TRY(found);
         messages = NULL;
