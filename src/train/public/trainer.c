@@ -66,6 +66,7 @@ iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_
     if (!given || !out) return iv_fail(err, IV_INVALID, "iv_trainer_open: wanted options and a place, found NULL");
     IV_TRY(iv_sized_read("options", given, offsetof(iv_trainer_options, load_format), &o, sizeof o, err));
     if (iv_train_options_check(&setup, err) != IV_OK) return iv_error_prefix(err, "options");
+    if (o.lora_rank || o.lora) return iv_fail(err, IV_UNSUPPORTED, "options: adapters are not trained yet");
     IV_TRY(iv_train_options_parse(&setup, &internal, &numerics, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_train_open(&internal, &t, err);
@@ -341,4 +342,11 @@ iv_status iv_trainer_sync_engine(iv_trainer *t, iv_engine *engine, bool digest, 
     IV_TRY(iv_train_public_check(t, err));
     if (!engine) return iv_fail(err, IV_INVALID, "sync: wanted an open engine, found NULL");
     return iv_train_sync(t, engine, digest, err);
+}
+
+iv_status iv_trainer_sync_adapter(iv_trainer *t, iv_engine *engine, const char *name, iv_adapter_info *info,
+                                  iv_error *err) {
+    (void)engine, (void)name, (void)info;
+    IV_TRY(iv_train_public_check(t, err));
+    return iv_fail(err, IV_INVALID, "sync_adapter: wanted a trainer with an adapter (lora_rank), found none");
 }
