@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -72,6 +73,8 @@ def main(words: list[str] | None = None) -> int:
         logging.getLogger("invar.tinker").warning("anyone who reaches %s may use the server: --api-key restricts it", options.host)
     config = uvicorn.Config(application(options), host=options.host, port=options.port, log_config=None, access_log=False, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end: an orderly one
+        signal.signal(number, lambda *_: None)
     try:
         server.run()
     except (InvarError, ServerError) as error:

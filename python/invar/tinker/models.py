@@ -140,15 +140,18 @@ class Models:
                 model.queue[seq] = Op("skip", Future(""), None)
                 self._turn.notify_all()
 
-    def close(self) -> None:
-        """Ends after the operation that runs; open models are saved, and are there again after a restart."""
+    def close(self, keep: bool) -> None:
+        """Ends after the operation that runs. keep: open models are saved, and are there again after a restart."""
         with self._turn:
             self._closing = True
             self._turn.notify_all()
         self._thread.join()
         for model in self.all():
             if model.learner is not None:
-                self._park(model)
+                if keep:
+                    self._park(model)
+                else:
+                    model.learner.close()
 
     # ---- the learner's thread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -223,7 +224,7 @@ async def load_weights(service: Service, request: Request) -> Response:
 @route("POST", "/copy_weights")
 async def copy_weights(service: Service, request: Request) -> Response:
     given = await read(service, request, types.CopyWeightsRequest)
-    return answer(types.CopyWeightsResponse(tinker_path=service.copy_weights(given)))
+    return answer(types.CopyWeightsResponse(tinker_path=await asyncio.to_thread(service.copy_weights, given)))
 
 
 @route("POST", "/weights_info")

@@ -21,12 +21,12 @@ from ..llm import LLM
 from . import wire
 from .errors import ServerError, invalid
 from .futures import Future, Futures
-from .learner import read_manifest, spec_of
+from .learner import MANIFEST, read_manifest, spec_of
 from .models import BACKWARD, FORWARD, Model, Models
 from .options import Options
 from .sampling import Sampling
 from .sessions import Samplers, Sessions
-from .state import EPHEMERAL, KINDS, Path, Store, check_name, check_ttl, parse_path
+from .state import EPHEMERAL, INFO, KINDS, Path, Store, check_name, check_ttl, parse_path
 
 log = logging.getLogger("invar.tinker")
 LINKS_S = 3600.0  # how long links to files are valid
@@ -64,7 +64,7 @@ class Service:
         )  # fmt: skip
 
     def close(self) -> None:
-        self.models.close()
+        self.models.close(keep=self._temporary is None)
         self.sampling.close()
         self.store.close()
         if self._temporary:
@@ -215,7 +215,8 @@ class Service:
     def copy_weights(self, request: types.CopyWeightsRequest) -> str:
         source = parse_path(request.source_path)
         folder, ttl = self.store.find(source), check_ttl(request.ttl_seconds)
-        session = request.session_id or self.sessions.create(types.CreateSessionRequest(tags=[], user_metadata=None, sdk_version="copy"))
+        session = request.session_id or self.sessions.create(types.CreateSessionRequest(
+            tags=[], user_metadata=None, sdk_version="", project_id=request.destination_project_id))
         self.sessions.get(session)
         run = f"{session}:train:{request.model_seq_id or 0}"
         path = Path(run, source.kind, source.name)
@@ -297,7 +298,7 @@ class Service:
 
     def links(self, path: Path, base_url: str) -> types.ExternalWeightsUrlsResponse:
         folder, until = self.store.find(path), int(time.time() + LINKS_S)
-        names = [os.path.relpath(os.path.join(at, name), folder) for at, _, files in os.walk(folder) for name in files]
+        names = [os.path.relpath(os.path.join(at, name), folder) for at, _, files in os.walk(folder) for name in files if name not in (INFO, MANIFEST)]
         urls = {name: f"{base_url}api/v1/files/{path.run}/{path.checkpoint_id}/{name}?until={until}&key={self._sign(path, name, until)}" for name in sorted(names)}
         return types.ExternalWeightsUrlsResponse(urls=urls, expires=when(until))
 
