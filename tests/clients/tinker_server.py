@@ -109,7 +109,8 @@ def with_tokens(model, folder, names):
             (made / file.name).symlink_to(file)
     data = json.loads((pathlib.Path(model) / "tokenizer.json").read_text())
     first = 1 + max([*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"])])
-    for i, name in enumerate(names):
+    there = {token["content"] for token in data["added_tokens"]} | set(data["model"]["vocab"])
+    for i, name in enumerate(sorted(set(names) - there)):
         data["added_tokens"].append({"id": first + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
                                      "normalized": False, "special": True})
     (made / "tokenizer.json").write_text(json.dumps(data))

@@ -63,6 +63,7 @@ def main(words: list[str] | None = None) -> int:
         import uvicorn
 
         from .app import application
+        from .service import Service
     except ImportError as error:
         print(f"invar.tinker: wanted the packages of invar[tinker]: pip install 'invar[tinker]': {error}", file=sys.stderr)
         return 1
@@ -71,15 +72,16 @@ def main(words: list[str] | None = None) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     if not options.api_key and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("invar.tinker").warning("anyone who reaches %s may use the server: --api-key restricts it", options.host)
-    config = uvicorn.Config(application(options), host=options.host, port=options.port, log_config=None, access_log=False, timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end: an orderly one
-        signal.signal(number, lambda *_: None)
     try:
-        server.run()
+        service = Service(options)
     except (InvarError, ServerError) as error:
         print(f"invar.tinker: {error}", file=sys.stderr)
         return 1
+    config = uvicorn.Config(application(service), host=options.host, port=options.port, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end: an orderly one
+        signal.signal(number, lambda *_: None)
+    server.run()
     return 0 if server.started else 1
 
 

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 
 from .._errors import InvarError
 from .errors import ServerError, as_server_error
-from .options import Options
 from .routes import PREFIX, routes
 from .service import Service
 
@@ -53,11 +52,11 @@ async def _refuse(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(shown)}, shown.status)
 
 
-def application(options: Options) -> Starlette:
+def application(service: Service) -> Starlette:
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        service = app.state.service = await asyncio.to_thread(Service, options, loop)
+        app.state.service = service
+        service.futures.attach(asyncio.get_running_loop())
         sweeper = asyncio.create_task(_sweep(service))
         try:
             yield
@@ -67,7 +66,7 @@ def application(options: Options) -> Starlette:
 
     handlers: Any = {ServerError: _refuse, InvarError: _refuse, HTTPException: _refuse, Exception: _refuse}
     app = Starlette(routes=routes(), lifespan=life, exception_handlers=handlers)
-    app.add_middleware(Keys, keys=options.api_key)
+    app.add_middleware(Keys, keys=service.options.api_key)
     return app
 
 

@@ -33,9 +33,14 @@ class Future:
 
 
 class Futures:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._lock = loop, threading.Lock()
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
         self._all: dict[str, Future] = {}
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop that waits."""
+        self._loop = loop
 
     def __len__(self) -> int:
         """Those that are not done."""
@@ -89,6 +94,7 @@ class Futures:
             return
         future.ended, future.done = time.monotonic(), True
         try:
+            assert self._loop is not None
             self._loop.call_soon_threadsafe(future.news.set)
         except RuntimeError:  # the loop is closed
             pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import logging
@@ -37,11 +36,11 @@ def when(seconds: float | None) -> datetime | None:
 
 
 class Service:
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
         self._temporary = None if options.state else tempfile.mkdtemp(prefix="invar-tinker-")
         self.store = Store(options.state or self._temporary or "")
-        self.futures = Futures(loop)
+        self.futures = Futures()
         self.base = self._open_llm(options.max_loras)
         info = self.base.info
         self.max_context = min(options.max_context or info.max_model_len, info.max_model_len)
