@@ -3,7 +3,6 @@ and weights in bits; errors; keys; a restart."""
 
 import asyncio
 import os
-import pathlib
 import pickle
 import sys
 import tempfile
@@ -17,7 +16,8 @@ import torch  # noqa: E402
 from tinker import types  # noqa: E402
 from upstream import TINY_MATH  # noqa: E402
 
-RANK = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+RANKS = [int(word) for word in sys.argv[1:]] or [8, 0]  # 0: all weights learn
+RANK = RANKS[0]
 PROMPTS = ["What is 17 * 6?", "What is 3 + 4?", "What is 100 - 1?"]
 CHECKS = []
 
@@ -364,7 +364,7 @@ def abandoned_samples(w):
     assert client.sample(prompt, 1, types.SamplingParams(max_tokens=2)).result(timeout=60).sequences
 
 
-def restart(path, model, env):
+def restart(path, model):
     """After a restart checkpoints, samplers and models that lived are there, and steps go on as without it."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--served-model-name", server.NAME, "--state", folder)
@@ -392,23 +392,28 @@ def restart(path, model, env):
             assert trainer.model_id in [r.training_run_id for r in w.rest.list_training_runs().result().training_runs]
 
 
+def run(path):
+    with server.serving(path, TINY_MATH, "--served-model-name", server.NAME, "--max-models", "32") as running:
+        world = World(running.url)
+        for one in CHECKS:
+            try:
+                one(world)
+            except BaseException:
+                print(running.text()[-6000:])
+                raise
+            print(f"{one.__name__}: as wanted", flush=True)
+        running.stop()
+    restart(path, TINY_MATH)
+
+
 def main():
+    global RANK
     with server.package() as path, server.hub(TINY_MATH) as env:
         os.environ.update(env)
-        with server.serving(path, TINY_MATH, "--served-model-name", server.NAME, "--max-models", "32") as running:
-            world = World(running.url)
-            for one in CHECKS:
-                try:
-                    one(world)
-                except BaseException:
-                    print(running.text()[-6000:])
-                    raise
-                print(f"{one.__name__}: as wanted", flush=True)
-            running.stop()
-        restart(path, TINY_MATH, env)
-    print(f"tinker {tinker.__version__}: {len(CHECKS) + 1} groups of calls, {f'rank {RANK}' if RANK else 'all weights'}")
+        for RANK in RANKS:
+            run(path)
+    print(f"tinker {tinker.__version__}: {len(CHECKS) + 1} groups of calls, with rank {RANKS}")
 
 
 if __name__ == "__main__":
-    assert pathlib.Path(TINY_MATH).exists()
     main()

@@ -74,8 +74,8 @@ def numerics_check(url, folder):
     """recipes/rl_numerics_check: long contexts of many turns, short here. rewards: any, as long as they differ."""
     task = counting.CountingTaskConfig(num_pages_min=2, num_pages_max=3, page_chars=60, words=("time",))
     config = numerics.build_config(numerics.CLIConfig(
-        model_name=server.NAME, renderer_name="qwen3", lora_rank=RANK, learning_rate=2e-3, group_size=4, groups_per_batch=3, max_tokens=24,
-        max_trajectory_tokens=1500, task=task, save_every=0, max_steps=4, base_url=url, log_path=folder, behavior_if_log_dir_exists="delete"))
+        model_name=server.NAME, renderer_name="qwen3", lora_rank=RANK, learning_rate=2e-3, group_size=3, groups_per_batch=2, max_tokens=24,
+        max_trajectory_tokens=1500, task=task, save_every=0, max_steps=3, base_url=url, log_path=folder, behavior_if_log_dir_exists="delete"))
 
     async def reward(self, history):
         return float(sum(len(renderers.get_text_content(m)) for m in history) % 7), {}
@@ -84,7 +84,7 @@ def numerics_check(url, folder):
     with unittest.mock.patch.object(counting, "load_wikitext_corpus", lambda: "".join(wikitext())), \
             unittest.mock.patch.object(counting.CountingReward, "__call__", reward):
         asyncio.run(rl_train.main(config))
-    return kl_zero(folder, 4)
+    return kl_zero(folder, 3)
 
 
 def kl_zero(folder, steps):
