@@ -69,6 +69,12 @@ static const setting run_settings[] = {{SETS("output", output)},
                                        {SETS("adam-beta2", trainer.beta2)},
                                        {SETS("adam-eps", trainer.eps)},
                                        {SETS("max-grad-norm", max_grad_norm)},
+                                       {SETS("lora", trainer.lora)},
+                                       {SETS("lora-rank", trainer.lora_rank)},
+                                       {SETS("lora-alpha", trainer.lora_alpha)},
+                                       {SETS("lora-targets", trainer.lora_targets)},
+                                       {SETS("lora-rslora", trainer.lora_rslora)},
+                                       {SETS("lora-seed", trainer.lora_seed)},
                                        {0}};
 
 static const setting rl_settings[] = {{SETS("algorithm", algorithm)},

@@ -63,6 +63,19 @@ static const cli_flag optimizer_flags[] = {
 };
 static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_flags};
 
+static const cli_flag adapter_flags[] = {
+    {COUNT("lora-rank", "R", 1, 4096), .alias = "lora-r", .unset = "all weights learn",
+     .help = "learn an adapter of this rank; the model's weights do not change"},
+    {REAL("lora-alpha", "A", -16777215, 16777215), .unset = "R", .help = "the adapter's term is times A / R"},
+    {TEXT("lora-targets", "NAMES"), .alias = "lora-target-modules", .unset = "all-linear: all but the head",
+     .help = "names of modules between commas (q_proj,v_proj), or an expression of whole names"},
+    {.name = "lora-rslora", .help = "times A / sqrt(R) instead"},
+    {COUNT("lora-seed", "N", 0, UINT64_MAX), .unset = "0", .help = "of the first A; the first B is zero"},
+    {PATH("lora", "DIR"), .unset = "none", .help = "instead: learn the adapter that PEFT saved there further"},
+    {0},
+};
+static const cli_section adapter_section = {"Adapter (LoRA; docs/LORA.md)", adapter_flags};
+
 #define TRAIN_DTYPE_ROW                                       \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), \
         .unset = "auto: the checkpoint's", .help = "of weights and activations; master weights are float32"
@@ -119,6 +132,8 @@ static const cli_example sft_examples[] = {
     {"invar train sft tiny-math --data chats.jsonl --output runs/a --epochs 2 --lr 1e-4 --dp 2 --resume",
      "continue it with two ranks: the same weights"},
     {"invar chat runs/a/checkpoint-000200/model", "talk to a checkpoint"},
+    {"invar train sft tiny-math --data chats.jsonl --output runs/l --lora-rank 16 --lora-alpha 32 --lr 1e-4",
+     "learn an adapter: its checkpoints are PEFT directories"},
     {0}};
 
 const cli_syntax cli_train_sft_syntax = {
@@ -130,7 +145,8 @@ const cli_syntax cli_train_sft_syntax = {
     .text = "Also written invar train sft. Minimizes the mean of -log p over the masked tokens of each step's batch.\n"
             "Weights are a function of model, data, hyperparameters and seed alone. Ctrl-C ends the run after its\n"
             "step, with a checkpoint; a second one ends it at once.",
-    .sections = {&run_section, &data_section, &optimizer_section, &arithmetic_section, &layout_section},
+    .sections = {&run_section, &data_section, &optimizer_section, &adapter_section, &arithmetic_section,
+                 &layout_section},
     .examples = sft_examples};
 
 /* ---- rl ------------------------------------------------------------------------------------------------ */
@@ -209,7 +225,7 @@ const cli_syntax cli_train_rl_syntax = {
             "them and learns from them. The log-probability of every sampled token is compared bit for bit with the\n"
             "learner's before a gradient is used; the last line reports how many were compared and how many differ.",
     .sections = {&run_section, &algorithm_section, &rollout_section, &data_section, &optimizer_section,
-                 &arithmetic_section, &layout_section},
+                 &adapter_section, &arithmetic_section, &layout_section},
     .unset = rl_unset,
     .examples = rl_examples};
 

@@ -118,6 +118,11 @@ static iv_status check_name(const iv_engine *e, const char *name, iv_error *err)
         if ((unsigned char)name[i] < 32 || name[i] == 127)
             return iv_fail(err, IV_INVALID, "adapter: wanted a name without control characters, found byte %d at %zu",
                            name[i], i);
+    return IV_OK;
+}
+
+static iv_status check_free(const iv_engine *e, const char *name, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
     if (by_name(e, name))
         return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
                        name);
@@ -154,6 +159,12 @@ static uint32_t root_of(iv_engine *e, const uint8_t digest[32]) {
     return r->root;
 }
 
+static void enter(iv_engine *e, iv_loaded_adapter *a, size_t slot) {
+    iv_digest_hex(a->weights->digest, a->digest);
+    a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
+    e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
+}
+
 static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *a, iv_error *err) {
     size_t slot;
     IV_TRY(iv_adapters_sweep(e, err));
@@ -161,15 +172,46 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
-    iv_digest_hex(a->weights->digest, a->digest);
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
-    a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
-    e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
+    enter(e, a, slot);
     return IV_OK;
 }
 
-iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+/* The one of that name is retired; a is not entered after an error, and that one stays. */
+static iv_status replace(iv_engine *e, iv_loaded_adapter *a, iv_loaded_adapter *old, iv_error *err) {
+    size_t slot;
+    bool used = old && old->users;
+    if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    if (a->weights->rank_max > e->adapters.rank_max)
+        return iv_fail(err, IV_LIMIT, "adapter: '%s': wanted a rank of at most %zu (max_lora_rank), found %zu", a->name,
+                       e->adapters.rank_max, a->weights->rank_max);
+    if (old) old->retired = true;
+    iv_status status = iv_adapters_sweep(e, err); /* frees the old one's slot, where no request has it */
+    if (status == IV_OK) status = find_slot(e, &slot, err);
+    if (status != IV_OK) {
+        if (used) old->retired = false;
+        return status;
+    }
+    a->slot = (uint32_t)slot + 1;
+    enter(e, a, slot);
+    return IV_OK;
+}
+
+iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err) {
     IV_TRY(check_name(e, name, err));
+    IV_TRY(iv_ranks_check_update(e->ranks, err));
+    iv_loaded_adapter *a = calloc(1, sizeof *a);
+    if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    a->name = strdup(name), a->path = strdup(path), a->weights = weights;
+    iv_status status = replace(e, a, by_name(e, name), err);
+    if (status == IV_OK) return IV_OK;
+    a->weights = NULL; /* the caller's */
+    free_loaded(a);
+    return status;
+}
+
+iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_free(e, name, err));
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "adapter: '%s': wanted a directory, found nothing", name);
     iv_loaded_adapter *a = calloc(1, sizeof *a);
     if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
@@ -220,8 +262,7 @@ static iv_loaded_adapter *at(const iv_engine *e, size_t index) {
     return NULL;
 }
 
-bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out) {
-    iv_loaded_adapter *a = at(e, index);
+static bool describe(const iv_engine *e, iv_loaded_adapter *a, iv_adapter_info *out) {
     size_t size = out->size;
     if (!a) return false;
     iv_adapters_fingerprint(e->fingerprint, a->digest, a->fingerprint);
@@ -236,4 +277,12 @@ bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out
                             .requests = a->users};
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     return true;
+}
+
+bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out) {
+    return describe(e, at(e, index), out);
+}
+
+bool iv_adapters_info(const iv_engine *e, const char *name, iv_adapter_info *out) {
+    return describe(e, by_name(e, name), out);
 }

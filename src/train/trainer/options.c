@@ -212,7 +212,7 @@ static iv_status choose_device(const iv_train_setup *s, iv_numerics numerics, iv
             .has_dtype = t->has_dtype, .dtype = t->dtype, .dummy = t->dummy, .dummy_seed = t->dummy_seed};
         IV_TRY(iv_model_dtype(t->model_dir, &m, &type, err));
     }
-    if (automatic && type != IV_F32) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
+    if (automatic && type != IV_F32 && !t->has_adapter) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
     if (!given) t->arithmetic = iv_arithmetic_auto(t->cuda, type);
     if (t->cuda) return check_gpu(t, numerics, type, err);
     return t->offload_optimizer ? excludes(s, "offload_optimizer", "device", "cuda", "the CPU", err) : IV_OK;
@@ -266,6 +266,14 @@ iv_status iv_train_options_parse(const iv_train_setup *s, iv_train_options *t, i
     t->kernels = iv_kernels_select(isa);
     IV_TRY(parse_numerics(s, numerics, err));
     if (s->processes && t->world == 0) IV_TRY(spread_ranks(s, t, err));
+    t->has_adapter = o->lora_rank || o->lora, t->packed = *numerics == IV_INVAR;
+    t->adapter = (iv_adapter_wish){.rank = o->lora_rank,
+                                   .alpha = o->lora_alpha,
+                                   .targets = o->lora_targets,
+                                   .root_scale = o->lora_rslora,
+                                   .seed = o->lora_seed,
+                                   .from = o->lora,
+                                   .base = o->model};
     IV_TRY(choose_device(s, *numerics, t, err));
     if (s->rank_transport && strcmp(s->rank_transport, "nccl") == 0 && !(t->cuda && s->processes))
         return iv_fail(err, IV_INVALID, "%s nccl: wanted processes of mpirun with a GPU each, found %s",
