@@ -21,7 +21,6 @@ _LACKING: dict[str, tuple[Any, ...]] = {
     "revision": (None,),
     "pipeline_parallel_size": (1,),
     "data_parallel_size": (1,),
-    "enable_lora": (False,),
     "kv_cache_dtype": ("auto",),
     "cpu_offload_gb": (0, 0.0),
     "hf_overrides": (None,),
@@ -29,11 +28,11 @@ _LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable")
+_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_lora")
 _SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0}  # field: smallest
 _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
-    "step_target_ms": 0, "state_cache_memory_bytes": 1,
+    "max_loras": 1, "max_lora_rank": 1, "step_target_ms": 0, "state_cache_memory_bytes": 1,
 }  # fmt: skip
 _TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa", "weights")
 
@@ -55,6 +54,9 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None
     trust_remote_code: bool = False  # no code of a model is ever run
     disable_log_stats: bool = True  # nothing is logged
+    enable_lora: bool = False
+    max_loras: int | None = None  # adapters at once; None: 1
+    max_lora_rank: int | None = None
     # vLLM's that the engine lacks: other values are refused by name.
     tokenizer: str | None = None
     tokenizer_mode: str = "auto"
@@ -62,7 +64,6 @@ class EngineArgs:
     revision: str | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    enable_lora: bool = False
     kv_cache_dtype: str = "auto"
     cpu_offload_gb: float = 0
     hf_overrides: Any = None
@@ -141,6 +142,8 @@ class EngineArgs:
         o.single_process = True
         o.sample_all_ids = self.sample_all_ids
         o.step_target_ms = ffi.cast("size_t", -1) if self.step_target_ms is None else self.step_target_ms
+        o.max_loras = (self.max_loras or 1) if self.enable_lora else 0
+        o.max_lora_rank = self.max_lora_rank or o.max_lora_rank
         if self.rank_timeout_ms is not None:
             o.rank_timeout_ms = self.rank_timeout_ms
         if self.gpu_memory_utilization is not None and self._on_gpu:

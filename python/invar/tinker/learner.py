@@ -16,10 +16,10 @@ from .options import Options
 if TYPE_CHECKING:
     from ..llm import LLM
 
-# Modules by the names of Hugging Face's families; a router is no layer of an MLP.
+# Modules by the names of Hugging Face's families. Routers, and gates of shared experts, learn with neither.
 _MODULES = {
-    "train_attn": r"(.*\.)?(self_attn|attn|attention|linear_attn|short_conv|conv|mamba|mixer)\.(.*\.)?[a-z0-9_]*(proj|proj_[a-z]+|Wqkv|wo)",
-    "train_mlp": r"(.*\.)?(mlp|feed_forward|ffn|experts|block_sparse_moe|moe|shared_expert|shared_experts)\.(?!(.*\.)?gate$)(?!(.*\.)?router$).*",
+    "train_attn": r".*\.(self_attn|linear_attn|conv)\.[a-z0-9_]+",
+    "train_mlp": r".*\.(mlp|feed_forward)\.([a-z0-9_]+\.)*(gate_proj|up_proj|down_proj|gate_up_proj|fc1|fc2|w1|w2|w3)",
     "train_unembed": r"(.*\.)?lm_head",
 }
 MANIFEST = "manifest.json"

@@ -54,8 +54,7 @@ class Service:
 
     def _open_llm(self, loras: int) -> LLM:
         o = self.options
-        from .._engine_args import EngineArgs
-        more: dict[str, Any] = {"enable_lora": True, "max_loras": loras, "max_lora_rank": o.max_lora_rank} if loras and hasattr(EngineArgs, "max_loras") else {"trainable": True}
+        more: dict[str, Any] = {"enable_lora": True, "max_loras": loras, "max_lora_rank": o.max_lora_rank} if loras else {"trainable": True}
         return LLM(
             o.model, dtype=o.dtype, arithmetic=o.arithmetic, device=o.device, threads=o.threads, tensor_parallel_size=o.tensor_parallel_size,
             gpu_memory_utilization=o.gpu_memory_utilization, kv_cache_memory_bytes=o.kv_cache_memory_bytes, max_model_len=o.max_context,
