@@ -4,6 +4,8 @@ and weights in bits; errors; keys; a restart."""
 import asyncio
 import os
 import pickle
+import re
+import subprocess
 import sys
 import tempfile
 
@@ -406,12 +408,30 @@ def run(path):
     restart(path, TINY_MATH)
 
 
+def documents(path):
+    """The blocks of docs/TINKER.md, and the example, as a reader types them."""
+    root = server.ROOT
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, *sys.path[1:]]), "TINKER_API_KEY": server.KEY}
+    text = (root / "docs/TINKER.md").read_text()
+    code, = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    with server.serving(path, "models/tiny-math") as running:
+        code = code.replace("http://127.0.0.1:8000", running.url).replace("tml-any", server.KEY)
+        ran = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, text=True, capture_output=True)
+    first, second, same = ran.stdout.split("\n")[:3] if ran.returncode == 0 else ("", "", ran.stderr)
+    assert first.endswith(" 1.0") and second.endswith(" 2.0") and float(first.split()[0]) > float(second.split()[0]) and same == "True", ran
+    with server.serving(path, "models/tiny-sum") as running:
+        ran = subprocess.run([sys.executable, "examples/tinker_rl.py", "30"], cwd=root, env=environment | {"TINKER_BASE_URL": running.url}, text=True, capture_output=True)
+    rows = re.findall(r"^step \d+: mean reward (\S+), (\d+) of \2 tokens equal in every bit$", ran.stdout, re.M)
+    assert len(rows) == 3 and float(rows[-1][0]) > 0.55, ran
+
+
 def main():
     global RANK
     with server.package() as path, server.hub(TINY_MATH) as env:
         os.environ.update(env)
         for RANK in RANKS:
             run(path)
+        documents(path)
     print(f"tinker {tinker.__version__}: {len(CHECKS) + 1} groups of calls, with rank {RANKS}")
 
 

@@ -82,7 +82,7 @@ def serving(path, model, *flags):
     with tempfile.TemporaryFile("w+") as log:
         command = [sys.executable, "-m", "invar.tinker", str(model), "--port", "0", "--threads", "2", "--device", "cpu", "--api-key", KEY, *flags]
         environment = os.environ | {"PYTHONPATH": path, "INVAR_LIBRARY": str(BUILD / "libinvar_python.so")}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=ROOT)
         try:
             end = time.monotonic() + START_S
             while time.monotonic() < end and process.poll() is None:
