@@ -76,7 +76,7 @@ class Models:
         self._turn = threading.Condition()
         self._order: list[str] = []  # the next model to serve first
         self._closing = False
-        self.seconds = 0.0  # in the trainers
+        self.seconds = 0.0  # in passes and steps
         for run in store.runs():
             record = store.read_run(run)
             self._all[run] = Model(run, Spec(**record["spec"]), record["created"], record["metadata"], next_seq=record["next_seq"],
@@ -169,7 +169,8 @@ class Models:
                 self._carry_out(model, ops)
             except BaseException as error:
                 self._failed(model, ops, error)
-            self.seconds += time.monotonic() - begin
+            if ops[0].kind in (FORWARD, BACKWARD, "optim_step"):
+                self.seconds += time.monotonic() - begin
         error = ServerError("the server ends: send the request again when it is there", 503)
         for model in self.all():
             for op in model.queue.values():
