@@ -688,8 +688,11 @@ typedef struct iv_export_options {
     size_t threads;           /* 0: one for each CPU */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
     void *user;
+    const char *lora; /* of iv_export: a PEFT directory, whose adapter is added to the weights, W + scale B A in f64,
+                       * rounded once: a model of its own, with other bits than the model next to the adapter. NULL:
+                       * none; others than iv_export refuse it */
 } iv_export_options;
-/* Defaults: "auto", 5,000,000,000 bytes, no overwriting. */
+/* Defaults: "auto", 5,000,000,000 bytes, no overwriting, no adapter. */
 IV_API void iv_export_options_init_sized(iv_export_options *options, size_t size);
 static inline void iv_export_options_init(iv_export_options *options) {
     iv_export_options_init_sized(options, sizeof *options);
