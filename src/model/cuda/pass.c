@@ -41,6 +41,7 @@ iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err) 
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
+    if (m->config.kv_rank) return iv_gpu_latent_shape_of(m, arithmetic, window);
     return (iv_gpu_attention_shape){.arithmetic = arithmetic,
                                     .type = m->gemm_type,
                                     .heads = s->heads,
