@@ -25,9 +25,8 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
             made = iv_kv_layout_make_elsewhere(to, m->gemm_type, heads, k->key_dim, k->value_dim, shared);
         else
             made = (shared ? iv_kv_layout_make_shared : iv_kv_layout_make)(to, m->gemm_type, heads, k->key_dim,
-                                                                          k->value_dim);
-        if (!made)
-            return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+                                                                           k->value_dim);
+        if (!made) return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         bytes = iv_size_max(bytes, m->kv_layout[g].page_bytes);
     }
     for (size_t g = 0; g < m->kv_groups.count; g++) m->kv_layout[g].page_bytes = bytes;

@@ -1,5 +1,5 @@
-/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics, and latent attention of
- * any widths. A CTA processes a worker's runs in order: eight packed rows, one block of keys at a time, in shared
+/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics, and latent attention
+ * of any widths. A CTA processes a worker's runs in order: eight packed rows, one block of keys at a time, in shared
  * memory. It is the plain form that the other kernels are compared with; not fast. In tc16 keys and values of heads of
  * up to 256 are copied to shared memory a step ahead. */
 #include "kernels/cuda/attention.cuh"

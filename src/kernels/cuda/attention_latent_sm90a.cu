@@ -3,12 +3,21 @@
  *
  * A CTA has 16 MT packed rows. The next block is on its way while one is computed. For scores a warp has 16 rows and a
  * part of the keys, for outputs all rows and an eighth of the values, whose sums stay in its registers. Short tiles are
- * walked as a worker's splits (attention_plan.h), tall ones whole, longest first. The two kernels have the same body. */
+ * walked as a worker's splits (attention_plan.h), tall ones whole, longest first. The two kernels have the same body.
+ */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/launch.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, BLOCK = IV_ATTENTION_BLOCK, PAD = 8, WEIGHTS = BLOCK + PAD, SCORES = BLOCK + 4 };
+enum {
+    WARPS = 8,
+    THREADS = 32 * WARPS,
+    BLOCK = IV_ATTENTION_BLOCK,
+    PAD = 8,
+    WEIGHTS = BLOCK + PAD,
+    SCORES = BLOCK + 4
+};
 
 /* KD: elements of a key; VD: of a value, which begin the key. */
 template <int MT, int KD, int VD> struct layout {
@@ -310,9 +319,8 @@ template <iv_dtype T, int MT, int KD, int VD> struct tile {
                 uint32_t *to = (uint32_t *)(p.out + place_of(row) * VD * 2);
 #pragma unroll
                 for (int n = 0; n < L::TILES; n++)
-                    to[column(n) / 2] =
-                        iv_pack16(T, __fdiv_rn(__fmul_rn(total[m][n][2 * half], kept[row]), sum[row]),
-                                  __fdiv_rn(__fmul_rn(total[m][n][2 * half + 1], kept[row]), sum[row]));
+                    to[column(n) / 2] = iv_pack16(T, __fdiv_rn(__fmul_rn(total[m][n][2 * half], kept[row]), sum[row]),
+                                                  __fdiv_rn(__fmul_rn(total[m][n][2 * half + 1], kept[row]), sum[row]));
             }
         __syncthreads();
     }
@@ -343,8 +351,9 @@ template <iv_dtype T, int MT, int KD, int VD> struct tile {
             float sum = run_split(first_block(split), last, i + 1 < r.end ? last + 1 : -1);
             bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, IV_KV_SPLIT);
             if (r.begin == 0)
-                merge(seen, t.max, sum,
-                      [&](int m, int n, int half) { return make_float2(out[m][n][2 * half], out[m][n][2 * half + 1]); });
+                merge(seen, t.max, sum, [&](int m, int n, int half) {
+                    return make_float2(out[m][n][2 * half], out[m][n][2 * half + 1]);
+                });
             else
                 store_state(out, kv_split.partial + (size_t)(i - kv_split.split + 1) * rows, rows, t.max, sum);
         }
@@ -397,7 +406,8 @@ static __global__ void __launch_bounds__(THREADS, 1) tall_tiles(const __grid_con
     }
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------ */
+/* ---- launches ------------------------------------------------------------------------------------------------------
+ */
 
 static latent_params params_of(const iv_gpu_attention_args *a) {
     iv_latent_packing few = iv_latent_short_tiles(a->shape.group), tall = iv_latent_tall_tiles(a->shape.group);
@@ -416,11 +426,9 @@ static latent_params params_of(const iv_gpu_attention_args *a) {
     return l;
 }
 
-template <class K> static int launch(K kernel, int ctas, int bytes, const latent_params &l, cudaStream_t stream) {
+static int launch(void (*kernel)(latent_params), int ctas, int bytes, const latent_params &l, cudaStream_t stream) {
     cudaError_t failed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (failed) return failed;
-    kernel<<<ctas, THREADS, bytes, stream>>>(l);
-    return cudaGetLastError();
+    return failed ? failed : iv_launch_as(false, kernel, dim3((unsigned)ctas), THREADS, (size_t)bytes, stream, l);
 }
 
 template <iv_dtype T, int KD, int VD>

@@ -299,7 +299,8 @@ int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {
     return iv_attention_launch_as(a, false, stream);
 }
 
-/* ---- latent attention --------------------------------------------------------------------------------------------- */
+/* ---- latent attention ---------------------------------------------------------------------------------------------
+ */
 
 enum { LATENT_ROWS = 32, LATENT_FEW_ROWS = 16 };
 

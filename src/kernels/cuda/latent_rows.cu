@@ -1,5 +1,5 @@
-/* latent_rows.cu: the rows of latent attention (law, section 18): the norms of its low ranks, the key that turns and its
- * page, and queries on their way to the latent. */
+/* latent_rows.cu: the rows of latent attention (law, section 18): the norms of its low ranks, the key that turns and
+ * its page, and queries on their way to the latent. */
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"

@@ -1,4 +1,5 @@
-/* latent.c: latent attention (law, section 18) as launches on one GPU; plans and scratch of either kind of attention. */
+/* latent.c: latent attention (law, section 18) as launches on one GPU; plans and scratch of either kind of attention.
+ */
 #include "kernels/cuda/latent.h"
 #include "model/cuda/pass.h"
 
