@@ -5,8 +5,7 @@
  * part of the keys, for outputs all rows and an eighth of the values, whose sums stay in its registers. Short tiles are
  * walked as a worker's splits (attention_plan.h), tall ones whole, longest first. The two kernels have the same body.
  */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -34,32 +33,6 @@ typedef struct latent_params {
     iv_attention_params p;
     int tall_width, tall_slices;
 } latent_params;
-
-template <iv_dtype T> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (T == IV_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-IV_DEVICE void load_matrices(uint32_t (&b)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(address)
-                 : "memory");
-}
-IV_DEVICE void load_matrices_turned(uint32_t (&b)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(address)
-                 : "memory");
-}
 
 /* A thread's packed row in the softmax. */
 typedef struct row_state {
@@ -193,7 +166,7 @@ template <iv_dtype T, int MT, int KD, int VD> struct tile {
 #pragma unroll
             for (int n = 0; n < L::TILES; n += 2) {
                 uint32_t b[4];
-                load_matrices_turned(b, b_at + (s * 16 * L::PITCH + n * 8) * 2);
+                load_matrices_transposed(b, b_at + (s * 16 * L::PITCH + n * 8) * 2);
 #pragma unroll
                 for (int m = 0; m < MT; m++)
                     mma<T>(out[m][n], a[m], b[0], b[1]), mma<T>(out[m][n + 1], a[m], b[2], b[3]);

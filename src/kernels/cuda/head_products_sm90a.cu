@@ -1,6 +1,6 @@
 /* head_products_sm90a.cu: products of heads in tc16, see head_products.cu: tiles of rows and outputs go through shared
  * memory, a few chunks of k ahead. */
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/launch.cuh"
 #include "numerics/tree.h"
@@ -13,26 +13,6 @@ enum {
     PITCH = CHUNK + 8,
     STAGES = 3
 };
-
-template <iv_dtype T> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (T == IV_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-IV_DEVICE void load_matrices(uint32_t (&b)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(address)
-                 : "memory");
-}
 
 /* Rows of a chunk of k on their way to shared memory; those from `rows` on, and k from its end on, are zeros. */
 IV_DEVICE void stage_rows(uint32_t to, const uint16_t *from, size_t stride, int count, size_t rows, size_t left) {
