@@ -5,33 +5,6 @@
 
 static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->rank]; }
 
-/* The attention of a rank's heads over the latent. One plan serves all ranks, so its group is that of the rank with the
- * most heads. */
-iv_gpu_attention_shape iv_gpu_latent_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window) {
-    size_t group = 0;
-    for (size_t r = 0; r < m->tp.ranks; r++)
-        if (m->tp.shard[r].heads > group) group = m->tp.shard[r].heads;
-    return (iv_gpu_attention_shape){.arithmetic = arithmetic,
-                                    .type = m->gemm_type,
-                                    .heads = shard_of(m)->heads,
-                                    .kv_heads = shard_of(m)->kv_heads,
-                                    .head_dim = (size_t)m->config.kv_rank,
-                                    .group = group,
-                                    .window = window,
-                                    .capped = m->scales.score_inner != 0.0f};
-}
-
-size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans) {
-    if (m->config.kv_rank) return iv_gpu_latent_plan_bytes(s, (size_t)m->config.rope_dim, rows, spans);
-    return iv_gpu_attention_plan_bytes(s, rows, spans);
-}
-
-size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
-                      int sms, void *plan, size_t bytes) {
-    if (m->config.kv_rank) return iv_gpu_latent_plan(s, (size_t)m->config.rope_dim, spans, count, sms, plan, bytes);
-    return iv_gpu_attention_plan(s, spans, count, sms, plan, bytes);
-}
-
 /* Matrices of heads follow one another in the model's memory, a head's keys and values by turns. */
 static size_t apart(const iv_matrix *of_heads, size_t heads) {
     return heads > 1 ? (size_t)(of_heads[1].data - of_heads[0].data) : 0;

@@ -196,11 +196,6 @@ extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 iv_status iv_gpu_latent_inputs(const gpu_pass *p, size_t layer, iv_error *err);
 /* a: as of other attention, except its output. */
 iv_status iv_gpu_latent_attend(const gpu_pass *p, size_t layer, iv_gpu_attention_args *a, iv_error *err);
-iv_gpu_attention_shape iv_gpu_latent_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
-/* iv_gpu_attention_plan and its bytes, of the model's kind of attention. */
-size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans);
-size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
-                      int sms, void *plan, size_t bytes);
 
 /* ---- recurrent.c */
 iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
@@ -231,6 +226,10 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+/* iv_gpu_attention_plan and its bytes, of the model's kind of attention. */
+size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans);
+size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
+                      int sms, void *plan, size_t bytes);
 /* As a kernel's argument. */
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
     iv_gpu_matrix m = {
