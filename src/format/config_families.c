@@ -209,7 +209,7 @@ static const iv_family_facts families[] = {
                "position_embedding_type", "shared_intermediate_size"}},
     {"nemotron_h", .kv_heads = 8, .head_dim = 128, .bos_id = 1, .eos_id = 2, .scan = IV_SCAN_NEMOTRON, .eps = 1e-5,
      .activation = IV_ACTIVATION_RELU2, .mlp_bias_field = true, .positions = 4096, .intermediate = 21504,
-     .stored = IV_STORED_NEMOTRON_H, .norm_topk = true,
+     .stored = IV_STORED_NEMOTRON_H | IV_STORED_MTP, .norm_topk = true,
      .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true, .grouped = true},
      .reads = {READS_GROUPS, "mlp_hidden_act", "n_shared_experts"}},
     {"falcon_h1", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .scan = IV_SCAN_FALCON, .eps = 1e-5, .positions = 8192,

@@ -133,6 +133,8 @@ iv_status iv_config_check_attention_only(const iv_model_config *c, const char *w
                            what,
                            c->layer[i].mixer == IV_MIXER_DELTA  ? "linear attention"
                            : c->layer[i].mixer == IV_MIXER_CONV ? "short convolutions"
+                           : c->layer[i].mixer == IV_MIXER_SCAN ? "selective scans (Mamba-2)"
+                           : c->layer[i].mixer == IV_MIXER_NONE ? "layers without a mixer"
                                                                 : "attention output gates");
     return IV_OK;
 }

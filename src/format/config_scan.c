@@ -268,6 +268,7 @@ iv_status iv_config_use_scan_layers(const iv_json_object *o, iv_scan_family fami
         IV_TRY(parse_scales(o, c, err));
     }
     for (int64_t i = 0; experts && i < c->layers; i++) c->layer[i].mlp = IV_MLP_EXPERTS;
+    if (iv_config_has_mlp(c, IV_MLP_EXPERTS)) c->experts_per_token = 2; /* when it is absent */
     if (!iv_config_mixers(c, IV_MIXER_ATTENTION))
         return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted a full_attention layer, found none", o->file, list_name(o));
     IV_TRY(parse_norm(o, family, c, err));
