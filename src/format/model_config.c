@@ -278,12 +278,6 @@ bool iv_config_has_post_norms(const iv_model_config *c) {
     return false;
 }
 
-bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind) {
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].mlp == kind) return true;
-    return false;
-}
-
 iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv_model_config *out, iv_error *err) {
     json_t *root;
     iv_json_object top;

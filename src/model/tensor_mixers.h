@@ -8,7 +8,4 @@
 /* at: "model.layers.3."; index: of the layer. */
 iv_status iv_builder_mixer(iv_tensor_builder *b, const char *at, size_t index);
 
-/* The norms of a layer's blocks, by what it has. */
-iv_status iv_builder_layer_norms(iv_tensor_builder *b, const char *at, size_t index);
-
 #endif

@@ -1,6 +1,5 @@
 /* tensor_scan.c: rows of the projection and vectors, cut by heads and by the groups that they read. */
 #include "model/tensor_scan.h"
-#include "model/tensor_mixers.h"
 
 /* What one rank has: its heads and groups, and where their channels lie. */
 typedef struct cut {
