@@ -15,6 +15,8 @@ static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->value_norm) return "norm of values";
     if (c->layer_scalars) return "scalars of layers";
     if (iv_config_has_wide(c)) return "heads of two sizes";
+    if (iv_config_mixers(c, IV_MIXER_SCAN)) return "selective scans (Mamba-2)";
+    if (iv_config_mixers(c, IV_MIXER_NONE) || iv_config_has_mlp(c, IV_MLP_NONE)) return "layers of one block";
     return NULL;
 }
 
