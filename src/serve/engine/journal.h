@@ -17,7 +17,8 @@ typedef struct iv_journal_entry {
     void *owner;
     iv_request *request; /* a deep copy, with a seed; NULL: a command */
     iv_command command;
-    size_t bytes; /* of its prompt */
+    iv_adapter_entry *adapter; /* that it began with; NULL: none */
+    size_t bytes;              /* of its prompt */
     bool held;    /* requested state */
     bool sent;    /* to the present process */
     bool silent;  /* without an event so far */
