@@ -74,6 +74,23 @@ static const cli_flag update_flags[] = {
 };
 static const cli_section update_section = {"Updates of weights", update_flags};
 
+#define LORA_MODULES_ROW                                             \
+    TEXT("lora-modules", "NAME=DIR ..."),                            \
+        .alias = "lora", .most = 64, .words = true, .unset = "none", \
+        .help = "adapters that PEFT saved (docs/LORA.md), or {\"name\", \"path\", \"base_model_name\"}; repeatable"
+#define MAX_LORA_RANK_ROW \
+    COUNT("max-lora-rank", "N", 1, 4096), .unset = "64", .help = "largest rank of a module of an adapter"
+
+static const cli_flag adapter_flags[] = {
+    {LORA_MODULES_ROW},
+    {.name = "enable-lora", .help = "room for adapters that clients load: /v1/load_lora_adapter"},
+    {COUNT("max-loras", "N", 1, 1024), .unset = "as many as --lora-modules; with --enable-lora at least 4",
+     .help = "adapters that may be loaded at once; memory for them is set aside"},
+    {MAX_LORA_RANK_ROW},
+    {0},
+};
+static const cli_section adapter_section = {"Adapters", adapter_flags};
+
 static const cli_flag access_flags[] = {
     {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send this bearer token"},
     {TEXT("admin-api-key", "KEY"), .unset = "$INVAR_ADMIN_API_KEY, or none",
@@ -121,7 +138,7 @@ const cli_syntax cli_serve_syntax = {
         "The log goes to standard error. On SIGTERM or Ctrl-C the server accepts no new requests and exits when the\n"
         "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads --config and key files and\n"
         "reopens the log file; SIGUSR1 and SIGUSR2 are ignored.",
-    .sections = {&server_section, &fault_section, &update_section, &access_section, &watch_section,
+    .sections = {&server_section, &adapter_section, &fault_section, &update_section, &access_section, &watch_section,
                  &cli_engine_section},
     .examples = serve_examples};
 
@@ -141,6 +158,9 @@ static const cli_flag batch_flags[] = {
 };
 static const cli_section batch_section = {"Batch", batch_flags};
 
+static const cli_flag batch_adapter_flags[] = {{LORA_MODULES_ROW}, {MAX_LORA_RANK_ROW}, {0}};
+static const cli_section batch_adapter_section = {"Adapters", batch_adapter_flags};
+
 static const cli_example batch_examples[] = {
     {"invar batch tiny-math -i requests.jsonl -o answers.jsonl", "a file of requests to a file of answers"},
     {"make_requests | invar batch tiny-math -i - -o - | read_answers", "between two programs"},
@@ -155,5 +175,5 @@ const cli_syntax cli_batch_syntax = {
     .text =
         "The files have the format of OpenAI's batch API, with the routes /v1/chat/completions, /v1/completions and\n"
         "/v1/responses. A bad line receives an error as its answer. Repeating an interrupted command resumes it.",
-    .sections = {&batch_section, &cli_engine_section},
+    .sections = {&batch_section, &batch_adapter_section, &cli_engine_section},
     .examples = batch_examples};

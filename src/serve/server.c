@@ -399,6 +399,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     iv_notify_loading(&l->notify, 0, 0, LOADING_S);
     IV_TRY(iv_bridge_open(&bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_adapters_load_modules(&l->server, o->adapters, o->adapter_count, err));
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, o->reasoning_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
     IV_TRY(iv_jobs_open(JOB_THREADS, &l->server.jobs, err));

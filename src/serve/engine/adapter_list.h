@@ -10,6 +10,12 @@
 
 enum { IV_ADAPTER_NAME_BYTES = 256, IV_ADAPTER_PATH_BYTES = 3072, IV_ADAPTER_DIGEST_BYTES = 65 };
 
+/* One that a command line asks for. */
+typedef struct iv_lora_module {
+    const char *name, *path;
+    const char *base; /* the base's name there, which must be right; NULL: none was said */
+} iv_lora_module;
+
 /* A copy of an entry. */
 typedef struct iv_served_adapter {
     char name[IV_ADAPTER_NAME_BYTES], path[IV_ADAPTER_PATH_BYTES];
@@ -33,7 +39,8 @@ typedef struct iv_adapter_list {
 void iv_adapter_list_open(iv_adapter_list *l);
 void iv_adapter_list_close(iv_adapter_list *l);
 
-/* Any thread. The adapter of a name, and the index-th in the order of loading; false: there is none. out may be NULL. */
+/* Any thread. The adapter of a name, and the index-th in the order of loading; false: there is none. out may be NULL.
+ */
 bool iv_adapter_list_find(iv_adapter_list *l, const char *name, iv_served_adapter *out);
 bool iv_adapter_list_at(iv_adapter_list *l, size_t index, iv_served_adapter *out);
 

@@ -76,8 +76,8 @@ typedef enum iv_command {
     IV_COMMAND_RESUME,  /* ... each released tag is resumed; then another process starts with the latest weights. An
                            update  of weights meanwhile is carried out then; if it fails, so does this, and the earlier
                            are kept */
-    IV_COMMAND_LOAD_ADAPTER,   /* `text`: iv_adapter_command. In order with requests: later ones may name it. Result: see
-                                  iv_adapter_result_read */
+    IV_COMMAND_LOAD_ADAPTER, /* `text`: iv_adapter_command. In order with requests: later ones may name it. Result: see
+                                iv_adapter_result_read */
     IV_COMMAND_UNLOAD_ADAPTER, /* `text`: its name. Earlier requests end with it. Updates of weights leave adapters as
                                   they are, and so do restarts and releases of the engine process */
     IV_COMMAND_KINDS

@@ -44,7 +44,7 @@ typedef struct iv_remote {
     char *weights; /* text of the last update; NULL: the weights of the options */
     iv_release release;
     uint64_t weight_version;
-    char fingerprint[128]; /* of the events that come now, like weight_version */
+    char fingerprint[128];                 /* of the events that come now, like weight_version */
     char adapter[IV_ADAPTER_DIGEST_BYTES]; /* of the event that was taken last */
     bool paused;
     uint64_t cancelled, restarts, continued;
