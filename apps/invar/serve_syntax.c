@@ -1,12 +1,6 @@
 /* serve_syntax.c: what invar serve and invar batch accept. */
 #include "commands.h"
-
-/* The beginning of a flag's row, by the kind of its value. */
-#define TEXT(n, m) .name = n, .kind = CLI_TEXT, .metavar = m
-#define PATH(n, m) .name = n, .kind = CLI_FILE, .metavar = m
-#define CHOICE(n, m, c) .name = n, .kind = CLI_CHOICE, .metavar = m, .choices = c
-#define COUNT(n, m, l, g) .name = n, .kind = CLI_COUNT, .metavar = m, .least = l, .greatest = g
-#define BYTES(n, m, l, g) .name = n, .kind = CLI_BYTES, .metavar = m, .least = l, .greatest = g
+#include "flag_rows.h"
 
 /* ---- serve --------------------------------------------------------------------------------------------- */
 
@@ -78,8 +72,6 @@ static const cli_section update_section = {"Updates of weights", update_flags};
     TEXT("lora-modules", "NAME=DIR ..."),                            \
         .alias = "lora", .most = 64, .words = true, .unset = "none", \
         .help = "adapters that PEFT saved (docs/LORA.md), or {\"name\", \"path\", \"base_model_name\"}; repeatable"
-#define MAX_LORA_RANK_ROW \
-    COUNT("max-lora-rank", "N", 1, 4096), .unset = "64", .help = "largest rank of a module of an adapter"
 
 static const cli_flag adapter_flags[] = {
     {LORA_MODULES_ROW},

@@ -10,6 +10,7 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
+#include "serve/lora_modules.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,6 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +72,6 @@ static void reply(iv_server *s, iv_http_request *q, const call *c, iv_status sta
 /* The command was carried out. */
 static void done(iv_server *s, void *user, const iv_bridge_event *r) {
     call *c = user;
-    if (r->status == IV_OK)
-        iv_log(&s->log, "info", "adapter", c->unload ? "unloaded the adapter %s" : "loaded the adapter %s", c->name);
     if (c->http_request) reply(s, c->http_request, c, r->status, r->message);
     free(c);
 }
@@ -135,8 +132,8 @@ static iv_status check_base(const iv_server *s, const char *base, iv_error *err)
 }
 
 /* A name of the base would name both. */
-static iv_status make_load(const iv_server *s, const iv_adapter_command *c, const char *base, iv_buf *text,
-                           iv_error *err) {
+iv_status iv_adapters_make_load(const iv_server *s, const iv_adapter_command *c, const char *base, iv_buf *text,
+                                iv_error *err) {
     IV_TRY(check_base(s, base, err));
     if (s->o->bridge.engine.max_loras == 0)
         return iv_fail(err, IV_INVALID, "this server has no room for adapters: start it with --enable-lora");
@@ -182,7 +179,8 @@ static iv_status send(iv_server *s, const json_t *body, call *c, iv_error *err) 
     iv_adapter_command load = {
         .name = name, .path = path, .in_place = json_is_true(json_object_get(body, "load_inplace"))};
     if (!c->unload)
-        status = make_load(s, &load, json_string_value(json_object_get(body, "base_model_name")), &text, err);
+        status =
+            iv_adapters_make_load(s, &load, json_string_value(json_object_get(body, "base_model_name")), &text, err);
     if (status == IV_OK)
         status = iv_admin_send(s, c->unload ? IV_COMMAND_UNLOAD_ADAPTER : IV_COMMAND_LOAD_ADAPTER,
                                c->unload ? name : text.data, done, c, err);
@@ -215,29 +213,3 @@ static void handle(iv_server *s, iv_http_request *q, bool unload) {
 
 void iv_handle_load_lora(void *user, iv_http_request *q) { handle(user, q, false); }
 void iv_handle_unload_lora(void *user, iv_http_request *q) { handle(user, q, true); }
-
-/* ---- the command line ---------------------------------------------------------------------------------- */
-
-static iv_status load_module(const iv_server *s, const iv_lora_module *m, iv_error *err) {
-    iv_buf text = {0};
-    iv_bridge_event r;
-    iv_status status = make_load(s, &(iv_adapter_command){.name = m->name, .path = m->path}, m->base, &text, err);
-    if (status == IV_OK) status = iv_bridge_command(s->bridge, IV_COMMAND_LOAD_ADAPTER, text.data, NULL, err);
-    iv_buf_free(&text);
-    IV_TRY(status);
-    while (!iv_bridge_next(s->bridge, &r)) {
-        struct pollfd p = {.fd = iv_bridge_fd(s->bridge), .events = POLLIN};
-        poll(&p, 1, -1);
-    }
-    return r.status == IV_OK ? IV_OK : iv_fail(err, r.status, "%s", r.message);
-}
-
-iv_status iv_adapters_load_modules(const iv_server *s, const iv_lora_module *modules, size_t count, iv_error *err) {
-    char place[IV_ADAPTER_NAME_BYTES + 20];
-    for (size_t i = 0; i < count; i++) {
-        iv_status status = load_module(s, &modules[i], err);
-        snprintf(place, sizeof place, "--lora-modules %.200s", modules[i].name);
-        if (status != IV_OK) return iv_error_prefix(err, place);
-    }
-    return IV_OK;
-}

@@ -79,8 +79,9 @@ void iv_handle_stop_profile(void *user, iv_http_request *q);
 /* adapters.c: loads and unloads, by the paths of vLLM and of SGLang */
 void iv_handle_load_lora(void *user, iv_http_request *q);
 void iv_handle_unload_lora(void *user, iv_http_request *q);
-/* Loads those of the command line; before requests are taken: events of the bridge are taken here. */
-iv_status iv_adapters_load_modules(const iv_server *s, const iv_lora_module *modules, size_t count, iv_error *err);
+/* The text of IV_COMMAND_LOAD_ADAPTER. base: the name that the client has for the base; NULL: none. */
+iv_status iv_adapters_make_load(const iv_server *s, const iv_adapter_command *c, const char *base, iv_buf *text,
+                                iv_error *err);
 
 /* updates.c */
 void iv_handle_update_weights(void *user, iv_http_request *q); /* from disk */

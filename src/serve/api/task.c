@@ -228,11 +228,13 @@ static bool keep_stop(iv_child *c) {
 }
 
 static void note_request(const iv_child *c, const iv_event *e) {
+    const char *adapter = c->task->prompts[c->prompt].request.adapter;
     double now = iv_now(), arrived = c->task->arrived;
     if (!c->task->server->metrics) return;
     double first = c->first > 0 ? c->first - arrived : -1;
     double queued = first - e->prefill_seconds;
     iv_metrics_note_request(c->task->server->metrics, &(iv_metrics_request){.finish = e->finish,
+                                                                            .adapter = adapter,
                                                                             .prompt_tokens = e->prompt_tokens,
                                                                             .generated_tokens = e->id_count,
                                                                             .cached_tokens = e->cached_tokens,
