@@ -222,6 +222,9 @@ IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
  * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
  * errors name the file and the tensor. Under mpirun every process reads the directory. */
 IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
+/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one that
+ * they began with. After an error the name has what it had. */
+IV_API iv_status iv_engine_replace_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
 /* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
 IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
 
