@@ -277,3 +277,24 @@ const cli_syntax cli_train_gradients_syntax = {
         "examples, in float32, under the names of the checkpoint. A tied head's is in the embedding's.",
     .sections = {&gradients_section, &arithmetic_section, &layout_section},
     .examples = gradients_examples};
+
+/* ---- verify --train ------------------------------------------------------------------------------------- */
+
+static const cli_flag verify_train_flags[] = {
+    {.name = "train", .help = "compare the weights of training runs instead of answers"},
+    {PATH("data", "FILE"), .unset = "random sequences", .help = "JSONL for supervised fine-tuning"},
+    {COUNT("steps", "N", 1, 100000), .unset = "20", .help = "steps of a run; the weights of each are compared"},
+    {COUNT("batch-size", "N", 1, 65536), .unset = "16", .help = "sequences of a step"},
+    {TEXT("worlds", "LIST"), .unset = "2,4,8", .help = "values of the axis world: data-parallel ranks"},
+    {TEXT("micro-batches", "LIST"), .unset = "1,2,4,8",
+     .help = "values of the axis micro-batch: most sequences of a pass"},
+    {COUNT("scalar-steps", "N", 0, 100000), .unset = "2",
+     .help = "steps to run with the slow scalar instruction set; 0: all"},
+    {TEXT("part", "I/N"), .unset = "1/1",
+     .help = "run every Nth configuration, from the Ith on: N machines share them"},
+    {COUNT("lora-rank", "R", 1, 4096), .unset = "all weights learn", .help = "an adapter of this rank learns"},
+    {TEXT("lora-targets", "NAMES"), .unset = "all-linear", .help = "modules with an adapter, as in train sft"},
+    {0},
+};
+const cli_section cli_verify_train_section = {
+    "Training (axes threads isa tp device world micro-batch recompute resume)", verify_train_flags};

@@ -121,21 +121,13 @@ static iv_status check_name(const iv_engine *e, const char *name, iv_error *err)
     return IV_OK;
 }
 
-static iv_status check_free(const iv_engine *e, const char *name, iv_error *err) {
-    IV_TRY(check_name(e, name, err));
-    if (by_name(e, name))
-        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
-                       name);
-    return IV_OK;
-}
-
-/* A free slot. */
-static iv_status find_slot(const iv_engine *e, size_t *slot, iv_error *err) {
+/* A free slot. replaced: its name becomes that of the new one; may be NULL. */
+static iv_status find_slot(const iv_engine *e, const iv_loaded_adapter *replaced, size_t *slot, iv_error *err) {
     size_t named = 0;
     *slot = SIZE_MAX;
     for (size_t i = 0; i < e->adapters.count; i++) {
         const iv_loaded_adapter *a = e->loaded[i];
-        named += a && !a->retired;
+        named += a && !a->retired && a != replaced;
         if (!a && *slot == SIZE_MAX) *slot = i;
     }
     if (named >= e->max_loras)
@@ -159,66 +151,77 @@ static uint32_t root_of(iv_engine *e, const uint8_t digest[32]) {
     return r->root;
 }
 
-static void enter(iv_engine *e, iv_loaded_adapter *a, size_t slot) {
+/* In its slot, instead of the replaced one, which may be NULL. */
+static iv_status enter(iv_engine *e, iv_loaded_adapter *a, iv_loaded_adapter *replaced, iv_error *err) {
     iv_digest_hex(a->weights->digest, a->digest);
     a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
-    e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
+    e->loaded[a->slot - 1] = a, e->adapters.slot[a->slot - 1] = a->weights;
+    if (!replaced) return IV_OK;
+    replaced->retired = true;
+    return iv_adapters_sweep(e, err);
 }
 
-static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *a, iv_error *err) {
+/* replaced: NULL, or the one that has the name so far. */
+static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                      iv_loaded_adapter *a, iv_error *err) {
     size_t slot;
     IV_TRY(iv_adapters_sweep(e, err));
-    IV_TRY(find_slot(e, &slot, err));
+    IV_TRY(find_slot(e, replaced, &slot, err));
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
-    enter(e, a, slot);
-    return IV_OK;
+    return enter(e, a, replaced, err);
 }
 
-/* The one of that name is retired; a is not entered after an error, and that one stays. */
-static iv_status replace(iv_engine *e, iv_loaded_adapter *a, iv_loaded_adapter *old, iv_error *err) {
+static iv_status load_named(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                            iv_error *err) {
+    if (!dir || !*dir) return iv_fail(err, IV_INVALID, "adapter: '%s': wanted a directory, found nothing", name);
+    iv_loaded_adapter *a = calloc(1, sizeof *a);
+    if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = load(e, name, dir, replaced, a, err);
+    bool in_use = a->slot && e->loaded[a->slot - 1] == a;
+    iv_fp_env_leave(mode);
+    if (!in_use) free_loaded(a);
+    return status;
+}
+
+iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    if (by_name(e, name))
+        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
+                       name);
+    return load_named(e, name, dir, NULL, err);
+}
+
+iv_status iv_engine_replace_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    return load_named(e, name, dir, by_name(e, name), err);
+}
+
+static iv_status put(iv_engine *e, iv_loaded_adapter *a, iv_error *err) {
     size_t slot;
-    bool used = old && old->users;
-    if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
-    if (a->weights->rank_max > e->adapters.rank_max)
-        return iv_fail(err, IV_LIMIT, "adapter: '%s': wanted a rank of at most %zu (max_lora_rank), found %zu", a->name,
-                       e->adapters.rank_max, a->weights->rank_max);
-    if (old) old->retired = true;
-    iv_status status = iv_adapters_sweep(e, err); /* frees the old one's slot, where no request has it */
-    if (status == IV_OK) status = find_slot(e, &slot, err);
-    if (status != IV_OK) {
-        if (used) old->retired = false;
-        return status;
-    }
+    iv_loaded_adapter *replaced = by_name(e, a->name);
+    IV_TRY(iv_adapters_sweep(e, err));
+    IV_TRY(find_slot(e, replaced, &slot, err));
     a->slot = (uint32_t)slot + 1;
-    enter(e, a, slot);
-    return IV_OK;
+    return enter(e, a, replaced, err);
 }
 
 iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err) {
     IV_TRY(check_name(e, name, err));
     IV_TRY(iv_ranks_check_update(e->ranks, err));
+    if (weights->rank_max > e->adapters.rank_max)
+        return iv_fail(err, IV_LIMIT, "adapter: '%s': wanted a rank of at most %zu (max_lora_rank), found %zu", name,
+                       e->adapters.rank_max, weights->rank_max);
     iv_loaded_adapter *a = calloc(1, sizeof *a);
-    if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
-    a->name = strdup(name), a->path = strdup(path), a->weights = weights;
-    iv_status status = replace(e, a, by_name(e, name), err);
-    if (status == IV_OK) return IV_OK;
+    if (a) a->name = strdup(name), a->path = strdup(path);
+    iv_status status = a && a->name && a->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    if (status == IV_OK) a->weights = weights, status = put(e, a, err);
+    if (!a || (a->slot && e->loaded[a->slot - 1] == a)) return status;
     a->weights = NULL; /* the caller's */
     free_loaded(a);
-    return status;
-}
-
-iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
-    IV_TRY(check_free(e, name, err));
-    if (!dir || !*dir) return iv_fail(err, IV_INVALID, "adapter: '%s': wanted a directory, found nothing", name);
-    iv_loaded_adapter *a = calloc(1, sizeof *a);
-    if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
-    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = load(e, name, dir, a, err);
-    iv_fp_env_leave(mode);
-    if (status != IV_OK) free_loaded(a);
     return status;
 }
 

@@ -186,7 +186,7 @@ static iv_status find_layer(making *k, iv_arena *arena, iv_stored *out) {
 }
 
 /* The row of a stored matrix that becomes row r of a piece. */
-static size_t stored_row(const iv_tensor_place *at, size_t r) {
+size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r) {
     const iv_row_order *o = &at->order;
     return iv_place_row(at, o->head ? r / o->head * o->head + iv_row_order_source(o, r % o->head) : r);
 }
@@ -201,10 +201,10 @@ static iv_status add_piece(making *k, const iv_stored_piece *piece, iv_adapted *
     char *own = iv_size_mul(t->rows, row, &bytes) ? malloc(bytes) : NULL;
     if (!own) return no_memory(k);
     for (size_t r = 0; r < t->rows; r++)
-        memcpy(own + r * row, (const char *)k->b + stored_row(&piece->at, r) * row, row);
+        memcpy(own + r * row, (const char *)k->b + iv_adapter_stored_row(&piece->at, r) * row, row);
     iv_status status = IV_OK;
     for (const iv_model *m = k->first; status == IV_OK && m; m = m->next, rank++)
-        status = put_rows(k, m, rank, &at, t, own, stored_row(&piece->at, 0), &shared[rank]);
+        status = put_rows(k, m, rank, &at, t, own, iv_adapter_stored_row(&piece->at, 0), &shared[rank]);
     free(own);
     return status;
 }
@@ -265,6 +265,15 @@ static bool ends_with(const char *name, const char *tail) {
     return n >= t && strcmp(name + n - t, tail) == 0 && (n == t || name[n - t - 1] == '.');
 }
 
+bool iv_adapter_is_head(const char *module) { return ends_with(module, "lm_head"); }
+
+iv_status iv_adapter_find_layer(const iv_model *first, const char *file, const iv_adapter_part *part, iv_arena *arena,
+                                iv_stored *out, iv_error *err) {
+    const iv_adapter_files named = {.path = (char *)(uintptr_t)file};
+    making k = {.first = first, .files = &named, .part = part, .err = err};
+    return find_layer(&k, arena, out);
+}
+
 bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t) {
     place ignored;
     return find_place(first, t, &ignored);
@@ -272,7 +281,7 @@ bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t) {
 
 static iv_status check_rows(const making *k, const iv_stored_piece *p) {
     for (size_t r = 1; r < p->tensor->rows; r++)
-        if (stored_row(&p->at, r) != stored_row(&p->at, 0) + r)
+        if (iv_adapter_stored_row(&p->at, r) != iv_adapter_stored_row(&p->at, 0) + r)
             return iv_fail(k->err, IV_UNSUPPORTED,
                            "%s: %.200s: the adapter of a layer whose outputs the files interleave is not trained: "
                            "wanted other modules",
@@ -288,7 +297,7 @@ iv_status iv_adapter_check_order(const iv_model *first, const char *file, const 
         iv_arena arena = {0};
         iv_stored s = {0};
         k.part = &parts->part[i];
-        if (k.part->embedding || ends_with(k.part->module, "lm_head")) continue;
+        if (k.part->embedding || iv_adapter_is_head(k.part->module)) continue;
         iv_status status = find_layer(&k, &arena, &s);
         for (size_t p = 0; status == IV_OK && p < s.count; p++) status = check_rows(&k, &s.pieces[p]);
         iv_arena_free(&arena);
@@ -328,7 +337,7 @@ static iv_status add_part(making *k, size_t rank_limit) {
     iv_status status = read_values(k, &p->a, &k->a);
     if (status == IV_OK) status = read_values(k, &p->b, &k->b);
     if (status == IV_OK)
-        status = p->embedding ? add_embedding(k) : ends_with(p->module, "lm_head") ? add_head(k) : add_linear(k);
+        status = p->embedding ? add_embedding(k) : iv_adapter_is_head(p->module) ? add_head(k) : add_linear(k);
     free(k->a), free(k->b);
     k->a = k->b = NULL;
     return status;

@@ -5,7 +5,7 @@
 #define IV_MODEL_ADAPTERS_H
 
 #include "format/adapter.h"
-#include "model/model.h"
+#include "model/stored.h"
 
 /* A product of a layer that an adapter may add to. */
 typedef enum iv_site_kind {
@@ -64,6 +64,13 @@ void iv_adapter_free(iv_adapter *a); /* NULL is fine */
 
 /* Whether a matrix of the decoder is in a product that an adapter may add to; the head, which is, not counted. */
 bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t);
+
+/* The stored matrix that a module is, as the model's files or others of its family have it; in arena. */
+iv_status iv_adapter_find_layer(const iv_model *first, const char *file, const iv_adapter_part *part, iv_arena *arena,
+                                iv_stored *out, iv_error *err);
+/* The row of that matrix, and of B, which becomes row r of a piece. */
+size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r);
+bool iv_adapter_is_head(const char *module);
 
 /* To train, B's rows of each tensor of the decoder lie together: IV_UNSUPPORTED names a module whose rows are
  * interleaved. file: heads the errors. */

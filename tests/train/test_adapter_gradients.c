@@ -10,8 +10,8 @@ static const int32_t ids[TOKENS] = {3, 17, 29, 5, 40, 11, 90, 2, 7, 8, 8, 61}; /
 static const struct {
     const char *adapter, *model;
     size_t ranks; /* tensor-parallel, at most */
-} golden[] = {{"qwen3", "hf/qwen3", 2},       {"qwen3_head", "hf/qwen3", 2},          {"qwen2_tied", "hf/qwen2", 2},
-              {"qwen2_head", "hf/qwen2", 2},  {"qwen3_moe", "hf/qwen3_moe", 2},       {"phi3", "families/phi3_a", 1},
+} golden[] = {{"qwen3", "hf/qwen3", 4},       {"qwen3_head", "hf/qwen3", 4},          {"qwen2_tied", "hf/qwen2", 2},
+              {"qwen2_head", "hf/qwen2", 4},  {"qwen3_moe", "hf/qwen3_moe", 4},       {"phi3", "families/phi3_a", 1},
               {"lfm2", "families/lfm2_a", 1}, {"gemma4", "families/gemma4_text_a", 1}};
 
 /* Gradients of the mean loss over the tokens, of all tensors in the order of the file. */

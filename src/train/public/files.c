@@ -44,6 +44,7 @@ iv_status iv_trainer_export(iv_trainer *t, const char *dir, const iv_export_opti
     IV_TRY(iv_train_public_check(t, err));
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "export: wanted a directory, found nothing");
     if (given) IV_TRY(iv_sized_read("options", given, offsetof(iv_export_options, threads), &o, sizeof o, err));
+    if (o.lora) return iv_fail(err, IV_INVALID, "lora: wanted a model's export (iv_export), found a trainer's");
     if (!o.max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
     if (t->learned) return export_adapter(t, dir, &o, info, err);
     iv_model_export_options x = {
