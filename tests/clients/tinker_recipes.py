@@ -2,6 +2,7 @@
 a few rows of the same form. In reinforcement learning the KL of sampler and learner that they log is exactly 0 in every step."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -12,9 +13,15 @@ import unittest.mock
 import tinker_server as server
 
 server.add_torch()
+import chz  # noqa: E402
 import datasets  # noqa: E402
 from tinker_cookbook import renderers  # noqa: E402
-from tinker_cookbook.recipes import rl_loop, sl_loop  # noqa: E402
+from tinker_cookbook.distillation import datasets as distilled  # noqa: E402
+from tinker_cookbook.recipes import rl_basic, rl_loop, sl_basic, sl_loop  # noqa: E402
+from tinker_cookbook.recipes.distillation import on_policy_distillation  # noqa: E402
+from tinker_cookbook.recipes.math_rl import math_env  # noqa: E402
+from tinker_cookbook.recipes.math_rl import train as math_rl  # noqa: E402
+from tinker_cookbook.recipes.preference.dpo import train as dpo  # noqa: E402
 from tinker_cookbook.recipes.rl_numerics_check import env as counting  # noqa: E402
 from tinker_cookbook.recipes.rl_numerics_check import train as numerics  # noqa: E402
 from tinker_cookbook.rl import train as rl_train  # noqa: E402
@@ -41,7 +48,23 @@ def wikitext():
     return [line] * 400
 
 
-SETS = {"HuggingFaceH4/no_robots": no_robots, "openai/gsm8k": gsm8k}
+def comparisons():
+    talk = "\n\nHuman: {}\n\nAssistant: {}".format
+    rows = [{"chosen": talk(q, a), "rejected": talk(q, f"{a}0")} for q, a in ROWS]
+    return datasets.DatasetDict(train=datasets.Dataset.from_list(rows), test=datasets.Dataset.from_list(rows[:4]))
+
+
+def questions():
+    rows = [{"question": q, "final_answer": a} for q, a in ROWS]
+    return datasets.DatasetDict(train=datasets.Dataset.from_list(rows), test=datasets.Dataset.from_list(rows[:4]))
+
+
+SETS = {"HuggingFaceH4/no_robots": no_robots, "openai/gsm8k": gsm8k, "Anthropic/hh-rlhf": comparisons, "zwhe99/DeepMath-103K": questions}
+
+
+def load_dataset(name, *_, split=None, **__):
+    found = SETS[name]()
+    return found if split is None else found[split]
 
 
 def metrics(folder):
@@ -97,14 +120,61 @@ def kl_zero(folder, steps):
     return f"{steps} steps, KL exactly 0 in each, entropy {rows[0]['optim/entropy']:.4f} to {rows[-1]['optim/entropy']:.4f}"
 
 
-RECIPES = {"sl_loop": supervised, "rl_loop": reinforced, "rl_numerics_check": numerics_check}
+def basic_supervised(url, folder):
+    config = sl_basic.build_config_blueprint(server.NAME).make()
+    common = chz.replace(config.dataset_builder.common_config, batch_size=6, max_length=256)
+    sl_basic.main(chz.replace(config, base_url=url, log_path=folder, lora_rank=RANK, max_steps=3, eval_every=2, save_every=2,
+                              dataset_builder=chz.replace(config.dataset_builder, common_config=common)))
+    rows = [row for row in metrics(folder) if "train_mean_nll" in row]
+    assert rows[-1]["train_mean_nll"] < rows[0]["train_mean_nll"], rows
+    return f"{len(rows)} steps, loss {rows[0]['train_mean_nll']:.3f} to {rows[-1]['train_mean_nll']:.3f}"
+
+
+def basic_reinforced(url, folder):
+    with unittest.mock.patch.object(math_env.MathEnv, "check_answer", lambda self, text: len(text) % 2 == 0), \
+            unittest.mock.patch.object(math_env.MathEnv, "check_format", lambda self, text: True):
+        config = rl_basic.build_config_blueprint(server.NAME).make()
+        rl_basic.main(chz.replace(config, base_url=url, log_path=folder, lora_rank=RANK, max_steps=2, max_tokens=16, learning_rate=1e-3,
+                                  dataset_builder=chz.replace(config.dataset_builder, batch_size=4, group_size=4)))
+    return kl_zero(folder, 2)
+
+
+def arithmetic(url, folder):
+    """math_rl with a loss of PPO and two steps of the optimizer a batch."""
+    asyncio.run(math_rl.cli_main(math_rl.CLIConfig(
+        model_name=server.NAME, base_url=url, log_path=folder, lora_rank=RANK, group_size=8, groups_per_batch=6, learning_rate=1e-3, max_steps=2,
+        max_tokens=6, loss_fn="ppo", num_substeps=2, save_every=0, eval_every=0)))
+    return kl_zero(folder, 2)
+
+
+def preference(url, folder):
+    """DPO: custom losses, and log-probabilities of the reference. Its rank is the default of 32."""
+    dpo.cli_main(dpo.CLIConfig(model_name=server.NAME, base_url=url, log_path=folder, renderer_name="role_colon", dataset="hhh",
+                               learning_rate=1e-3, max_length=128, batch_size=6, max_steps=3))
+    rows = [row for row in metrics(folder) if "dpo_loss" in row]
+    assert rows and rows[-1]["dpo_loss"] < rows[0]["dpo_loss"], rows
+    return f"{len(rows)} steps, loss {rows[0]['dpo_loss']:.3f} to {rows[-1]['dpo_loss']:.3f}"
+
+
+def distillation(url, folder):
+    """On policy, the base as the teacher."""
+    asyncio.run(on_policy_distillation.cli_main(on_policy_distillation.CLIConfig(
+        model_name=server.NAME, teacher_model=server.NAME, base_url=url, log_path=folder, lora_rank=RANK, group_size=4, groups_per_batch=3,
+        max_tokens=12, learning_rate=1e-3, max_steps=2, eval_every=0, save_every=0)))
+    return f"{len([row for row in metrics(folder) if 'teacher_kl' in row])} steps"
+
+
+RECIPES = {"sl_loop": supervised, "rl_loop": reinforced, "rl_numerics_check": numerics_check, "sl_basic": basic_supervised,
+           "rl_basic": basic_reinforced, "math_rl": arithmetic, "preference": preference, "distillation": distillation}
 
 
 def main(names):
     os.environ["TINKER_API_KEY"] = server.KEY
     with server.package() as path, tempfile.TemporaryDirectory() as folder:
         model = server.with_tokens(TINY_MATH, folder, QWEN)
-        with server.hub(model) as env, unittest.mock.patch.object(datasets, "load_dataset", lambda name, *_, **__: SETS[name]()):
+        with server.hub(model) as env, contextlib.ExitStack() as patched:
+            for module in (datasets, math_env, distilled):
+                patched.enter_context(unittest.mock.patch.object(module, "load_dataset", load_dataset))
             os.environ.update(env)
             import huggingface_hub.constants
 
