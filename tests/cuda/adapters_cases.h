@@ -57,7 +57,8 @@ static void make_pieces(rng *r, adapter_layer *l) {
     if (l->end == ADAPTER_STORES && rng_below(r, 3) == 0) a->paired = true, a->n = (a->n + 15) / 16 * 16;
     if (l->end == ADAPTER_ACTIVATES) {
         a->paired = true, a->pieces = 2;
-        for (uint32_t i = 0; i < 2; i++) a->piece[i] = (iv_gpu_adapter_piece){i * (uint32_t)a->n / 2, (uint32_t)a->n / 2};
+        for (uint32_t i = 0; i < 2; i++)
+            a->piece[i] = (iv_gpu_adapter_piece){i * (uint32_t)a->n / 2, (uint32_t)a->n / 2};
         return;
     }
     a->pieces = l->end == ADAPTER_ADDS ? 1 : 1 + rng_below(r, a->n < ADAPTER_PIECES ? a->n : ADAPTER_PIECES);
@@ -76,19 +77,19 @@ static void make_factors(rng *r, adapter_layer *l, size_t expert, size_t slot, i
         *f = (adapter_factors){.first = at};
         if (slot == 0 || rng_below(r, 4) == 0) continue;
         f->shared = before && before->b && rng_below(r, 3) == 0;
-        size_t rank = f->shared ? before->ref.rank : 1 + rng_below(r, rng_below(r, 3) ? 20 : 70), rp = iv_padded_k(rank);
+        size_t rank = f->shared ? before->ref.rank : 1 + rng_below(r, rng_below(r, 3) ? 20 : 70),
+               rp = iv_padded_k(rank);
         f->first = f->shared ? before->first : at;
         f->a = f->shared ? NULL : zero_padded(r, NORMAL, a->type, rank, a->k, kp);
         f->b = zero_padded(r, rng_below(r, 4) ? NORMAL : SUBNORMAL, a->type, a->piece[i].n, rank, rp);
-        f->ref = (iv_ref_adapter){a->arithmetic, a->type, f->shared ? before->ref.a : f->a,
-                                  f->b,          a->k,    rank,
-                                  a->leaves,     random_float(r, NORMAL)};
+        f->ref = (iv_ref_adapter){a->arithmetic, a->type,   f->shared ? before->ref.a : f->a, f->b, a->k,
+                                  rank,          a->leaves, random_float(r, NORMAL)};
         if (!f->shared) at += rp;
         if (rp > a->rank_max) a->rank_max = rp;
         if (at > a->t_stride) a->t_stride = at;
         parts[i] = (iv_gpu_adapted_part){f->a ? packed_factor(l, f->a, kp, rank, a->k, a->leaves) : NULL,
-                                         packed_factor(l, f->b, rp, a->piece[i].n, rank, 1), f->ref.scale, (int32_t)rank,
-                                         (int32_t)f->first};
+                                         packed_factor(l, f->b, rp, a->piece[i].n, rank, 1), f->ref.scale,
+                                         (int32_t)rank, (int32_t)f->first};
     }
 }
 
@@ -149,7 +150,8 @@ static void make_entries(rng *r, adapter_layer *l) {
 
 static void make_layer(rng *r, iv_arithmetic arithmetic, iv_dtype type, bool grouped, adapter_layer *l) {
     iv_gpu_adapter_args *a = &l->args;
-    *l = (adapter_layer){.end = (adapter_end)rng_below(r, grouped ? 1 : 3), .tables = grouped ? 1 + rng_below(r, 4) : 1};
+    *l =
+        (adapter_layer){.end = (adapter_end)rng_below(r, grouped ? 1 : 3), .tables = grouped ? 1 + rng_below(r, 4) : 1};
     if (grouped && rng_below(r, 2)) l->end = ADAPTER_ACTIVATES;
     size_t leaves = (size_t)1 << rng_below(r, 4), room = rng_below(r, 3) ? 200 : 900;
     *a = (iv_gpu_adapter_args){.arithmetic = arithmetic, .type = type, .slots = ADAPTER_SLOTS};
@@ -268,9 +270,18 @@ static void close_layer(adapter_layer *l) {
     for (size_t e = 0; e < l->tables; e++)
         for (size_t s = 0; s < a->slots; s++)
             for (size_t p = 0; p < a->pieces; p++) free(l->of[e][s][p].a), free(l->of[e][s][p].b);
-    const void *const gpu[] = {a->parts,      a->x,           a->y,           a->t,
-                               a->bias,       a->residual,    a->act,         a->rows.tiles,
-                               a->rows.order, a->rows.counts, a->rows.groups.offsets, a->rows.groups.slots,
+    const void *const gpu[] = {a->parts,
+                               a->x,
+                               a->y,
+                               a->t,
+                               a->bias,
+                               a->residual,
+                               a->act,
+                               a->rows.tiles,
+                               a->rows.order,
+                               a->rows.counts,
+                               a->rows.groups.offsets,
+                               a->rows.groups.slots,
                                a->rows.slots};
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++) cudaFree((void *)(uintptr_t)gpu[i]);
     free(parts), free(l->x), free(l->y), free(l->bias), free(l->residual), free(l->slot);

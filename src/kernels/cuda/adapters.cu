@@ -67,7 +67,8 @@ static __global__ void __launch_bounds__(THREADS) outer_fma32(const __grid_const
     int items = adapter_tile_count(p) * p.blocks;
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         adapter_tile tile = adapter_tile_at(p, item / p.blocks);
-        int first = item % p.blocks * THREADS, piece = PARTS == 1 ? adapter_piece_of(p, item % p.blocks, THREADS, first) : 0;
+        int first = item % p.blocks * THREADS,
+            piece = PARTS == 1 ? adapter_piece_of(p, item % p.blocks, THREADS, first) : 0;
         int n = PARTS == 2 ? (int)p.a.n / 2 : (int)p.a.piece[piece].n, column = first + (int)threadIdx.x;
         float y[PARTS][ADAPTER_ROWS];
         unsigned adapted[PARTS] = {};
@@ -125,7 +126,8 @@ template <iv_dtype T> static int outer_of(const iv_gpu_adapter_args *a, cudaStre
     return iv_launch(a->act ? outer_fma32<T, 2> : outer_fma32<T, 1>, grid, THREADS, stream, p);
 }
 
-/* ---- the embedding: a block copies the rows of a tile -------------------------------------------------------------- */
+/* ---- the embedding: a block copies the rows of a tile --------------------------------------------------------------
+ */
 
 template <iv_dtype T>
 static __global__ void __launch_bounds__(THREADS) look_up(const __grid_constant__ adapter_problem p) {
@@ -186,7 +188,8 @@ int iv_gpu_adapter_outer(const iv_gpu_adapter_args *a, iv_gpu_stream stream) {
     return launch_typed(a, outer_of<IV_BF16>, outer_of<IV_F16>, outer_of<IV_F32>, stream);
 }
 
-/* ---- factors as the kernels read them ------------------------------------------------------------------------------ */
+/* ---- factors as the kernels read them ------------------------------------------------------------------------------
+ */
 
 static size_t rows_padded(iv_arithmetic arithmetic, size_t n) {
     size_t each = arithmetic == IV_TC16 ? HALVES : PACKED_ROWS;
@@ -205,7 +208,8 @@ size_t iv_gpu_factor_bytes(iv_arithmetic arithmetic, iv_dtype type, size_t n, si
 
 /* Where element (i, k) is. */
 static size_t place_of(iv_arithmetic arithmetic, size_t i, size_t k, size_t padded, int leaves) {
-    if (arithmetic != IV_TC16) return (i / PACKED_ROWS * (padded / 2) + k / 2) * 2 * PACKED_ROWS + i % PACKED_ROWS * 2 + k % 2;
+    if (arithmetic != IV_TC16)
+        return (i / PACKED_ROWS * (padded / 2) + k / 2) * 2 * PACKED_ROWS + i % PACKED_ROWS * 2 + k % 2;
     size_t length = padded / (size_t)leaves, leaf = k / length, step = k % length / ADAPTER_STEP,
            pairs = (length / ADAPTER_STEP + 1) / 2, lane = i % HALVES * 4 + k % ADAPTER_STEP / 4;
     return (((i / HALVES * (size_t)leaves + leaf) * pairs + step / 2) * 32 + lane) * 8 + step % 2 * 4 + k % 4;
@@ -251,8 +255,7 @@ int iv_gpu_fill(float *x, size_t n, float value, iv_gpu_stream stream) {
     return iv_launch(fill, dim3((unsigned)(blocks < 4096 ? blocks : 4096)), THREADS, stream, x, n, value);
 }
 
-template <iv_dtype T>
-static __global__ void swiglu_grouped(const float *wide, size_t n, void *act, size_t stride) {
+template <iv_dtype T> static __global__ void swiglu_grouped(const float *wide, size_t n, void *act, size_t stride) {
     iv_let_next();
     iv_wait();
     const float *row = wide + (size_t)blockIdx.x * 2 * n;

@@ -15,7 +15,7 @@ typedef struct adapter_problem {
     iv_linear_problem entries;
     int blocks; /* of a tile's outputs of A, or of columns of all pieces */
     int k_padded;
-    bool all;   /* rows of slot 0 too */
+    bool all; /* rows of slot 0 too */
 } adapter_problem;
 
 static inline adapter_problem adapter_problem_of(const iv_gpu_adapter_args *a) {

@@ -162,8 +162,7 @@ template <int NC> struct outer_sums {
 };
 
 /* The fragments of the first steps of B. */
-template <int NC>
-IV_DEVICE void load_outer(const iv_gpu_adapted_part &part, int first, int n, uint4 (&w)[NC][HELD]) {
+template <int NC> IV_DEVICE void load_outer(const iv_gpu_adapted_part &part, int first, int n, uint4 (&w)[NC][HELD]) {
     int pairs = (adapter_padded(part.rank) / ADAPTER_STEP + 1) / 2;
 #pragma unroll
     for (int c = 0; c < NC; c++)

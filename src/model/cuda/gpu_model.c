@@ -44,8 +44,10 @@ static bool size_inputs(iv_gpu_model *g) {
         plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
-    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups, g->has_states).end +
-                         2 * ((plan + 127) / 64 * 64) + 256;
+    g->inputs_capacity =
+        iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), iv_gpu_slice(g), g->groups, g->has_states, g->o.adapters > 0)
+            .end +
+        2 * ((plan + 127) / 64 * 64) + 256;
     return true;
 }
 
@@ -311,6 +313,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (!r->work) return iv_gpu_no_memory(&r->f, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
+    IV_TRY(iv_gpu_open_adapters(r, err));
     r->f.kv_planes = true;
     if (!iv_size_mul(r->m->kv_layout[0].page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
         !iv_size_mul(r->f.kv_layer_bytes, r->m->kv_groups.planes, &kv))
@@ -339,7 +342,9 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     memset(g->inputs, 0, g->inputs_capacity);
     memset(g->given_up, 0, sizeof *g->given_up);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
-    return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
+    g->slot_ends = calloc(g->o.adapters + 2, sizeof *g->slot_ends);
+    return g->spans && g->slot_ends ? IV_OK
+                                    : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
 }
 
 /* vanilla-blas: NCCL sums over the ranks. */
@@ -406,6 +411,7 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->f.routers && i < (size_t)r->m->config.layers; i++)
             memspace->free(memspace, r->f.routers[i].data);
     }
+    iv_gpu_close_adapters(r);
     memspace->free(memspace, r->f.kv), memspace->free(memspace, r->f.states), memspace->free(memspace, r->work),
         memspace->free(memspace, r->vectors);
     if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
@@ -436,7 +442,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     cudaFreeHost(g->top_logprobs), cudaFreeHost(g->routes);
     cudaFreeHost(g->given_up);
     cudaGetLastError();
-    free(g->spans);
+    free(g->spans), free(g->slot_ends);
     pthread_cond_destroy(&g->wake);
     pthread_mutex_destroy(&g->lock);
     free(g);
