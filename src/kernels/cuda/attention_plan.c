@@ -18,15 +18,16 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped &&
-                  (s->head_dim == 64 || s->head_dim == 128) && s->group <= IV_ATTENTION_TALL_ROWS;
-    g.hopper = hopper && !generic;
+    bool pairs = s->head_dim == 256 || s->capped;
+    g.tall_rows = pairs ? IV_ATTENTION_PAIR_ROWS : IV_ATTENTION_TALL_ROWS;
+    g.hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !generic && s->group <= (size_t)g.tall_rows &&
+               (s->head_dim == 64 || s->head_dim == 128 || s->head_dim == 256);
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
     g.width = (group + slices - 1) / slices;
     g.slices = (int)s->kv_heads * slices;
     g.tokens = g.rows / g.width;
-    g.tall_tokens = g.hopper ? IV_ATTENTION_TALL_ROWS / group : 0;
+    g.tall_tokens = g.hopper ? g.tall_rows / group : 0;
     g.workers_each = g.hopper ? 1 : 8;
     return g;
 }
@@ -279,7 +280,9 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
     int workers = workers_of(&g, a->sms);
     if (!g.hopper) return iv_attention_generic(a, workers, stream);
     int failed = iv_attention_decode(a, workers, stream);
-    return failed || a->decode ? failed : iv_attention_prefill(a, stream);
+    if (failed || a->decode) return failed;
+    return g.tall_rows == IV_ATTENTION_PAIR_ROWS ? iv_attention_prefill_pairs(a, stream)
+                                                 : iv_attention_prefill(a, stream);
 }
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {
