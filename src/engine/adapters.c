@@ -122,19 +122,16 @@ static iv_status check_name(const iv_engine *e, const char *name, iv_error *err)
         if ((unsigned char)name[i] < 32 || name[i] == 127)
             return iv_fail(err, IV_INVALID, "adapter: wanted a name without control characters, found byte %d at %zu",
                            name[i], i);
-    if (by_name(e, name))
-        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
-                       name);
     return IV_OK;
 }
 
-/* A free slot. */
-static iv_status find_slot(const iv_engine *e, size_t *slot, iv_error *err) {
+/* A free slot. replaced: its name becomes that of the new one; may be NULL. */
+static iv_status find_slot(const iv_engine *e, const iv_loaded_adapter *replaced, size_t *slot, iv_error *err) {
     size_t named = 0;
     *slot = SIZE_MAX;
     for (size_t i = 0; i < e->adapters.count; i++) {
         const iv_loaded_adapter *a = e->loaded[i];
-        named += a && !a->retired;
+        named += a && !a->retired && a != replaced;
         if (!a && *slot == SIZE_MAX) *slot = i;
     }
     if (named >= e->max_loras)
@@ -158,10 +155,12 @@ static uint32_t root_of(iv_engine *e, const uint8_t digest[32]) {
     return r->root;
 }
 
-static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *a, iv_error *err) {
+/* replaced: NULL, or the one that has the name so far. */
+static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                      iv_loaded_adapter *a, iv_error *err) {
     size_t slot;
     IV_TRY(iv_adapters_sweep(e, err));
-    IV_TRY(find_slot(e, &slot, err));
+    IV_TRY(find_slot(e, replaced, &slot, err));
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
@@ -170,19 +169,35 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
     a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
     e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
-    return IV_OK;
+    if (!replaced) return IV_OK;
+    replaced->retired = true;
+    return iv_adapters_sweep(e, err);
 }
 
-iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
-    IV_TRY(check_name(e, name, err));
+static iv_status load_named(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                            iv_error *err) {
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "adapter: '%s': wanted a directory, found nothing", name);
     iv_loaded_adapter *a = calloc(1, sizeof *a);
     if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = load(e, name, dir, a, err);
+    iv_status status = load(e, name, dir, replaced, a, err);
+    bool in_use = a->slot && e->loaded[a->slot - 1] == a;
     iv_fp_env_leave(mode);
-    if (status != IV_OK) free_loaded(a);
+    if (!in_use) free_loaded(a);
     return status;
+}
+
+iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    if (by_name(e, name))
+        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
+                       name);
+    return load_named(e, name, dir, NULL, err);
+}
+
+iv_status iv_engine_replace_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    return load_named(e, name, dir, by_name(e, name), err);
 }
 
 /* ---- unloading --------------------------------------------------------------------------------------------- */
