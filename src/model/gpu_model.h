@@ -26,6 +26,7 @@ typedef struct iv_gpu_model_options {
     bool graphs;                     /* capture and replay; off: individual launches. Never changes a bit */
     size_t timeout_ms;             /* of a wait for another GPU inside a step; ten times as long for NCCL to connect */
     const uint64_t *ids;           /* a bit per id, 0: it is never drawn; NULL: all are drawn. Copied */
+    size_t adapters_loaded;        /* at once: room is reserved for A and B of their layers without experts */
     size_t adapters, adapter_rank; /* slots that rows of a step may name, and the largest rank; 0: none (adapters.h) */
     size_t processes;              /* 1: all ranks are in this process; else every rank is a process with one GPU */
 } iv_gpu_model_options;

@@ -58,6 +58,19 @@ static bool size_inputs(iv_gpu_model *g) {
     return true;
 }
 
+/* Of adapters of the largest rank, of attention and of MLPs without experts. */
+static size_t adapter_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o) {
+    size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->heads * c->head_dim), elements = 0, bytes;
+    for (int64_t i = 0; i < c->layers; i++) {
+        size_t wide =
+            c->layer[i].mlp == IV_MLP_EXPERTS ? (size_t)c->shared_intermediate_size : (size_t)c->intermediate_size;
+        elements += 7 * hidden + 4 * heads + 3 * wide; /* q, k, v and out; gate, up and down */
+    }
+    bool fits = iv_size_mul(elements, iv_padded_k(o->adapter_rank) * iv_dtype_bytes(type), &bytes) &&
+                iv_size_mul(bytes, o->adapters_loaded, &bytes);
+    return fits ? bytes : SIZE_MAX;
+}
+
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
@@ -73,6 +86,7 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
+    if (!iv_size_add(bytes, adapter_bytes(c, type, o), &bytes)) return SIZE_MAX;
     size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
