@@ -18,7 +18,7 @@ static const char *path_of(const char *below) {
 }
 
 /* Logits in float32, and the digest of the weights. */
-static void answer(const char *model, const char *adapter, float *logits, char digest[80]) {
+static void logits_of(const char *model, const char *adapter, float *logits, char digest[80]) {
     iv_engine_options o = small_options();
     iv_engine_info info;
     iv_error err;
@@ -55,14 +55,14 @@ static void merged_models_answer_as_adapters_do(void **state) {
         iv_export_options_init(&o);
         o.dtype = "float32", o.lora = path_of(cases[c][0]), o.threads = 1;
         ASSERT_OK(iv_export(path_of(cases[c][1]), out, &o, &info, &err), &err);
-        answer(path_of(cases[c][1]), path_of(cases[c][0]), want, digest);
-        answer(path_of(cases[c][1]), NULL, base, digest);
-        answer(out, NULL, got, other);
+        logits_of(path_of(cases[c][1]), path_of(cases[c][0]), want, digest);
+        logits_of(path_of(cases[c][1]), NULL, base, digest);
+        logits_of(out, NULL, got, other);
         size_t n = TOKENS * 300; /* of a vocabulary of 300 at least */
         printf("%s: %.2g from the adapter, %.2g from the base\n", cases[c][0], apart(got, want, n),
                apart(base, want, n));
         assert_true(apart(got, want, n) < 5e-6 && apart(base, want, n) > 0.05);
-        assert_string_equal(other, info.weights_digest);
+        assert_string_equal(other, info.weights_digest + strlen("sha256:"));
         assert_string_not_equal(other, digest);
         ASSERT_OK(iv_training_remove_tree(dir.dir, &err), &err);
     }
