@@ -248,6 +248,32 @@ def sampling(w):
 
 
 @check
+def tokens_at_positions(w):
+    """target_prompt_logprobs, dense and sparse, and prompt_alt_tokens_k: what prompts that end with the token have."""
+    client = w.trainer.save_weights_and_get_sampling_client().result()
+    ids = w.ids(PROMPTS[0])
+    prompt, params = types.ModelInput.from_ints(ids), types.SamplingParams(max_tokens=1, seed=4)
+    wanted = torch.full((len(ids) - 1, 3), -1, dtype=torch.int64)
+    wanted[2] = torch.tensor([5, 17, 300])
+    wanted[-1, 1] = 40
+    for tensor in (types.TensorData.from_torch(wanted), types.TensorData.from_torch_sparse(wanted, pad_value=-1)):
+        got = client.sample(prompt, 1, params, target_prompt_logprobs=tensor).result().target_prompt_logprobs
+        assert (got.sparse_crow_indices is None) == (tensor.sparse_crow_indices is None)
+        got = got.to_numpy()
+        assert got.shape == (len(ids) - 1, 3) and np.count_nonzero(got) == 4
+        for row, column in ((2, 0), (2, 2), (len(ids) - 2, 1)):
+            one = client.compute_logprobs(types.ModelInput.from_ints([*ids[: row + 1], int(wanted[row, column])])).result()[-1]
+            assert np.float32(one) == got[row, column]
+    a, b = (client.sample(prompt, 1, params, prompt_alt_tokens_k=2).result().prompt_alt_tokens for _ in range(2))
+    tokens, values = a.tokens.to_numpy(), a.logprobs.to_numpy()
+    assert tokens.shape == values.shape == (len(ids) - 1, 2) and (tokens == b.tokens.to_numpy()).all()
+    one = client.compute_logprobs(types.ModelInput.from_ints([*ids[:4], int(tokens[3, 1])])).result()[-1]
+    assert np.float32(one) == values[3, 1]
+    wrong = types.TensorData(data=[1, 2], dtype="int64", shape=[1, 2])
+    fails(lambda: client.sample(prompt, 1, params, target_prompt_logprobs=wrong).result(), tinker.BadRequestError, "target_prompt_logprobs", "[1, 2]")
+
+
+@check
 def files(w):
     """Checkpoints with and without the optimizer; lists; links to files; removal."""
     import httpx
@@ -404,6 +430,7 @@ def run(path):
                 print(running.text()[-6000:])
                 raise
             print(f"{one.__name__}: as wanted", flush=True)
+        world.service.close("success", None).result()
         running.stop()
     restart(path, TINY_MATH)
 

@@ -168,9 +168,12 @@ class EngineThread:
         if request.ids_data is None:
             request.ids_data = ffi.new("int32_t[]", request.prompt_ids)
         r.ids, r.id_count, r.add_special = request.ids_data, len(request.prompt_ids), False
-        engine._fill(r, request, index, keep)
-        if request.params.prompt_logprobs is not None and index == 0:
-            r.prompt_logprobs_start = job.prompt_start
+        if request.score_start is not None:
+            r.score_only, r.max_tokens, r.prompt_logprobs, r.prompt_logprobs_start = True, 0, 0, request.score_start
+        else:
+            engine._fill(r, request, index, keep)
+            if request.params.prompt_logprobs is not None and index == 0:
+                r.prompt_logprobs_start = job.prompt_start
         if job.weights.is_lora:
             keep.append(c_string(job.weights.key, "adapter"))
             r.adapter = keep[-1]

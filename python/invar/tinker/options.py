@@ -24,7 +24,8 @@ class Options:
     # How models learn.
     lora_alpha: float = flag(32.0, "factor of adapters, divided by their rank", low=0)
     virtual_ranks: int = flag(8, "chains of sums over tokens, which decide bits", low=1, high=64)
-    stable_reinforce: str | None = flag(None, f"the loss that stands for the client's stable_reinforce, whose formula is not public: {', '.join(LOSSES_OF_STABLE)}", choices=LOSSES_OF_STABLE)
+    stable_reinforce: str | None = flag(None, "the loss that stands for the client's stable_reinforce, whose formula is not public",
+                                        choices=LOSSES_OF_STABLE)
     # How they sample.
     seed: int | None = flag(None, "makes the seeds of requests that have none; without it they are drawn")
     # Where; none of these changes a bit.

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .engine import EngineThread, Job, Weights
 from .errors import ServerError, invalid
 from .futures import Future, Futures
 from .options import Options
+from .scoring import Alternatives, Targets
 from .wire import PROTOBUF, write_top
 
 log = logging.getLogger("invar.tinker")
@@ -62,26 +64,44 @@ def is_reshaped(given: types.SamplingParams) -> bool:
     return given.temperature > 0 and (given.temperature != 1 or given.top_k not in (-1, 0) or given.top_p != 1)
 
 
-def _refuse(request: types.SampleRequest) -> None:
-    if request.target_prompt_logprobs is not None:
-        raise invalid("target_prompt_logprobs", "none", "some", "score a prompt that ends with the token: its last log-probability")
-    if request.prompt_alt_tokens_k:
-        raise invalid("prompt_alt_tokens_k", "0", str(request.prompt_alt_tokens_k), "sample from the prompt's beginnings with max_tokens=1")
+@dataclass
+class Sample:
+    """A client's request as those to the engine."""
+
+    given: types.SampleRequest
+    main: Request
+    start: int
+    targets: Targets | None
+    alternatives: Alternatives | None
+
+    def job(self, weights: Weights, done: Callable[[Job], None]) -> Job:
+        more = [part.requests for part in (self.targets, self.alternatives) if part is not None]
+        return Job(weights, [self.main, *(request for part in more for request in part)], done, prompt_start=self.start)
+
+    def response(self) -> bytes:
+        out = response_of(self.given, self.main)
+        if self.targets is not None:
+            self.targets.write(out.target_prompt_logprobs)
+        if self.alternatives is not None:
+            self.alternatives.write(out.prompt_alt_tokens)
+        return bytes(out.SerializeToString())
 
 
-def job_of(request: types.SampleRequest, weights: Weights, options: Options, vocab_size: int, done: Callable[[Job], None]) -> Job:
-    _refuse(request)
+def read(request: types.SampleRequest, options: Options, vocab_size: int) -> Sample:
     ids, start = ids_of(request.prompt), 1
     last = request.prompt_logprobs_last_n
     if last is not None:
         if not request.prompt_logprobs or not 1 <= last <= len(ids) - 1:
             raise invalid("prompt_logprobs_last_n", f"1 to {len(ids) - 1}, with prompt_logprobs", str(last))
         start = len(ids) - last
-    made = Request("sample", None, ids, params_of(request, options), vocab_size=vocab_size)
-    return Job(weights, [made], done, prompt_start=start)
+    if request.prompt_alt_tokens_k < 0:
+        raise invalid("prompt_alt_tokens_k", "0 or more", str(request.prompt_alt_tokens_k))
+    main = Request("sample", None, ids, params_of(request, options), vocab_size=vocab_size)
+    targets = None if request.target_prompt_logprobs is None else Targets(request.target_prompt_logprobs, ids, vocab_size)
+    return Sample(request, main, start, targets, Alternatives(request, ids, vocab_size) if request.prompt_alt_tokens_k else None)
 
 
-def response_of(request: types.SampleRequest, made: Request) -> bytes:
+def response_of(request: types.SampleRequest, made: Request) -> Any:
     out = pb.SampleResponse(prompt_cache_hit_tokens=made.cached)
     reshaped = is_reshaped(request.sampling_params)
     for answer in made.answers:
@@ -91,7 +111,7 @@ def response_of(request: types.SampleRequest, made: Request) -> bytes:
         out.prompt_logprobs = np.asarray(values, "<f4").tobytes()
     if request.topk_prompt_logprobs:
         write_top(out.topk_prompt_logprobs, [value and value[1] for value in made.prompt_values], request.topk_prompt_logprobs)
-    return bytes(out.SerializeToString())
+    return out
 
 
 def _write_answer(out: Any, answer: Answer, logprobs: list[float], top: int) -> None:
@@ -132,6 +152,7 @@ class Sampling:
 
     def submit(self, request: types.SampleRequest, weights: Weights, future: Future) -> None:
         engine = self._engine_for(weights)
+        sample = read(request, self.options, engine.llm.info.vocab_size)
 
         def done(job: Job) -> None:
             self._jobs.pop(future.request_id, None)
@@ -139,12 +160,14 @@ class Sampling:
                 log.info("%s: refused: %s", future.request_id, job.error)
                 self.futures.fail(future, job.error)
                 return
-            made = job.requests[0]
-            tokens = sum(len(answer.ids) for answer in made.answers)
-            log.debug("%s: %d answers, %d tokens, %.2f s", future.request_id, len(made.answers), tokens, time.monotonic() - job.began)
-            self.futures.resolve(future, response_of(request, made), PROTOBUF)
+            answers = sample.main.answers
+            log.debug("%s: %d answers, %d tokens, %.2f s", future.request_id, len(answers), sum(len(a.ids) for a in answers), time.monotonic() - job.began)
+            try:
+                self.futures.resolve(future, sample.response(), PROTOBUF)
+            except Exception as error:
+                self.futures.fail(future, error)
 
-        job = job_of(request, weights, self.options, engine.llm.info.vocab_size, done)
+        job = sample.job(weights, done)
         self._jobs[future.request_id] = engine, job
         engine.submit(job)
 
