@@ -82,6 +82,10 @@ static const cli_flag engine_flags[] = {
     {COUNT("threads", "N", 0, THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads; never changes a bit"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1, or the number of mpirun processes",
      .help = "tensor-parallel ranks; never changes a bit"},
+    {.name = "enable-expert-parallel",
+     .help = "whole experts on each rank, which they always are; refused without experts; never changes a bit"},
+    {COUNT("expert-parallel-size", "N", 1, 8), .alias = "ep-size ep", .unset = "the ranks",
+     .help = "ranks that divide the experts: all of them, others are refused; never changes a bit"},
     {CHOICE("rank-transport", "HOW", "auto nccl host"), .unset = "auto: nccl if every rank has it",
      .help = "transport between GPUs of several processes (mpirun); never changes a bit"},
     {COUNT("rank-timeout", "MS", 100, 3600000), .unset = "6000",
@@ -452,12 +456,14 @@ const cli_syntax cli_bench_serve_syntax = {
     .sections = {&load_section, &cli_engine_section},
     .examples = bench_serve_examples};
 
-/* ---- inspect, tokenize, render, logits ----------------------------------------------------------------- */
+/* ---- inspect, logits ----------------------------------------------------------------- */
 
 static const cli_flag model_inspect_flags[] = {
     {DTYPE_ROW},
     {COUNT("max-model-len", "N", 1, CLI_TOKENS_MAX), .unset = "the model's",
      .help = "the context whose KV cache is reported"},
+    {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1",
+     .help = "report what each of N ranks has: weights, heads, whole experts"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
@@ -475,58 +481,6 @@ const cli_syntax cli_inspect_syntax = {.name = "inspect",
                                        .text = "Reads headers only, not the weights.",
                                        .sections = {&inspect_section},
                                        .examples = inspect_examples};
-
-static const cli_flag tokenize_flags[] = {
-    {TEXT("text", "TEXT"), .unset = "none", .help = "the text"},
-    {PATH("text-file", "FILE"), .unset = "standard input", .help = "read the text from a file; - is standard input"},
-    {IDS("ids", "1,2,3"), .unset = "none", .help = "convert token ids to text instead"},
-    {.name = "split-special-tokens", .help = "treat special tokens spelled in the text as plain text"},
-    {.name = "no-special", .help = "do not add BOS; with --ids, omit special tokens"},
-    {.name = "json", .help = "JSON: {\"ids\": [...]} or {\"text\": ...}"},
-    {0},
-};
-static const cli_section tokenize_section = {"Flags", tokenize_flags};
-static const cli_example tokenize_examples[] = {
-    {"invar tokenize tiny-math --text 'Mia has 34 marbles.'", "a table of ids and tokens"},
-    {"invar tokenize tiny-math --ids 46,74,66", "back to text"},
-    {"invar tokenize tiny-math --json < notes.txt", "standard input, for a program"},
-    {0}};
-
-const cli_syntax cli_tokenize_syntax = {
-    .name = "tokenize",
-    .group = "Look into a model",
-    .summary = "text to token ids, or back",
-    .operand = "MODEL",
-    .usage = "MODEL [--text TEXT | --text-file FILE | --ids 1,2,3] [flags]",
-    .text = "Without --text, --text-file or --ids the text is standard input. Needs only the model's tokenizer.",
-    .sections = {&tokenize_section},
-    .examples = tokenize_examples};
-
-static const cli_flag render_flags[] = {
-    {PATH("template", "FILE"), .unset = "MODEL's", .help = "a Jinja template"},
-    {PATH("input", "FILE"), .unset = "required",
-     .help = "the template's variables, a JSON object; - is standard input"},
-    {TEXT("strftime-now", "TEXT"), .unset = "the clock", .help = "result of strftime_now() in the template"},
-    {0},
-};
-static const cli_section render_section = {"Flags", render_flags};
-static const cli_example render_examples[] = {
-    {"invar render tiny-math --input chat.json", "the prompt of a conversation"},
-    {"invar render --template chat_template.jinja --input chat.json", "a template file without a model"},
-    {0}};
-
-const cli_syntax cli_render_syntax = {
-    .name = "render",
-    .group = "Look into a model",
-    .summary = "render a chat template",
-    .operand = "MODEL",
-    .operand_optional = true,
-    .usage = "MODEL|--template FILE --input FILE [flags]",
-    .text = "Writes the rendered template and nothing else. Example of chat.json:\n"
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}\n"
-            "With MODEL, messages are prepared as the server does; with --template they are passed unchanged.",
-    .sections = {&render_section},
-    .examples = render_examples};
 
 static const cli_flag logits_flags[] = {
     {IDS("ids", "1,2,3"), .unset = "none", .help = "the input as token ids"},
@@ -613,7 +567,8 @@ static const cli_flag verify_axis_flags[] = {
     {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "values of the axis batch: concurrent requests"},
     {TEXT("chunk-sizes", "LIST"), .unset = "16,61,256", .help = "values of the axis chunk: tokens in one step"},
     {TEXT("thread-counts", "LIST"), .unset = "2,3", .help = "values of the axis threads"},
-    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .help = "values of the axis tp: tensor-parallel ranks"},
+    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .alias = "ep-sizes",
+     .help = "values of the axis tp: tensor-parallel ranks, which divide experts, too"},
     {COUNT("combinations", "N", 0, 1000), .unset = "8", .help = "random configurations of several axes"},
     {.name = "product", .help = "run all combinations of all values instead"},
     {COUNT("seed", "N", 0, UINT64_MAX), .unset = "1", .help = "seed of random choices"},
