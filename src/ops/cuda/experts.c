@@ -36,11 +36,11 @@ static iv_status route_backward(iv_ops *ops, const float *logits, size_t rows, s
     gpu_ops *g = iv_gpu_ops_of(ops);
     IV_TRY(GPU_OPS_ADDRESSES(g, err, logits, ids, weights, dweights, dlogits));
     IV_TRY(check_experts(g, experts, err));
-    iv_gpu_router_backward_args a = {.logits = logits,
+    iv_router router = {.experts = experts, .k = k, .normalise = normalize, .scale = 1};
+    iv_gpu_router_backward_args a = {.router = router,
+                                     .logits = logits,
                                      .rows = rows,
-                                     .experts = experts,
-                                     .k = k,
-                                     .normalise = normalize,
+                                     .stride = experts,
                                      .ids = ids,
                                      .weights = weights,
                                      .dw = dweights,
