@@ -251,6 +251,7 @@ static void experts(size_t rows) {
     r.router.normalise = true, r.router.scale = 1;
     r.ids = integers(entries, [](size_t i) { return i / K % 8 + i % K * 16; }), r.weights = a.weights, r.dw = a.dw;
     r.type = IV_BF16, r.dy = room(rows * EXPERTS * 2), r.dy_stride = EXPERTS;
+    r.leaf = r.apart = EXPERTS;
     measure("router_backward", rows, EXPERTS * 2 + K * 12, [=] { return iv_gpu_router_backward(&r, NULL); });
     r.router.normalise = false;
     measure("router_backward, all weights", rows, EXPERTS * 6 + K * 12,

@@ -130,8 +130,9 @@ static void want_logits(const iv_gpu_router_backward_args *a, size_t row, float 
     if (a->ids[row * k] < 0) return;
     iv_ref_route_by_backward(&a->router, a->logits + row * a->stride, a->ids + row * k, a->weights + row * k,
                              a->dw + row * k, dl);
-    for (size_t e = 0; e < experts; e++) put_type(a->type, a->dy, row * a->dy_stride + e, dl[e]);
-    if (a->last) put_type(a->type, a->dy, row * a->dy_stride + experts, iv_canonical(a->last[row]));
+    for (size_t e = 0; e < experts; e++)
+        put_type(a->type, a->dy, row * a->dy_stride + e / a->leaf * a->apart + e % a->leaf, dl[e]);
+    if (a->last) put_type(a->type, a->dy, row * a->dy_stride + a->last_at, iv_canonical(a->last[row]));
 }
 
 static int by_id(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
@@ -141,7 +142,8 @@ static void router_trial(rng *r, iv_dtype type) {
     size_t experts = usual[rng_below(r, 12)], most = experts < 64 ? experts : 64, width = iv_dtype_bytes(type);
     size_t k = 1 + rng_below(r, rng_below(r, 3) && most > 8 ? 8 : most), rows = rng_below(r, 14);
     bool shared = rng_below(r, 3) == 0, biased = rng_below(r, 3) == 0;
-    size_t stride = rng_below(r, 2) ? iv_padded_k(experts + shared) : experts + shared + rng_below(r, 20);
+    size_t leaves = (size_t)1 << rng_below(r, 3), leaf = (experts + leaves - 1) / leaves,
+           apart = leaf + shared + rng_below(r, 20), stride = leaves * apart + rng_below(r, 9);
     iv_router router = {.experts = experts,
                         .k = k,
                         .score = rng_below(r, 2) ? IV_SCORE_SIGMOID : IV_SCORE_SOFTMAX,
@@ -163,7 +165,8 @@ static void router_trial(rng *r, iv_dtype type) {
         qsort(ids + i * k, k, sizeof *ids, by_id);
     }
     iv_gpu_router_backward_args want = {
-        router, logits, rows, experts + shared, ids, weights, dw, shared ? last : NULL, NULL, type, dy, stride};
+        router, logits, rows, experts + shared, ids,  weights, dw,  shared ? last : NULL,
+        NULL,   type,   dy,   stride,           leaf, apart,   leaf};
     iv_gpu_router_backward_args a = want;
     a.last = shared ? gpu_copy(last, rows * sizeof *last) : NULL;
     a.dl = biased ? gpu_room(rows * experts * sizeof *dl) : NULL;
@@ -184,7 +187,8 @@ static void routers_backward(void **state) {
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("routers backward");
     for (size_t trial = 0; trial < trials(80, 1000); trial++) router_trial(&r, types[trial % 3]);
-    iv_gpu_router_backward_args wide = {.router = {.experts = 513, .k = 1}, .rows = 1, .stride = 513, .dy_stride = 528};
+    iv_gpu_router_backward_args wide = {
+        .router = {.experts = 513, .k = 1}, .rows = 1, .stride = 513, .dy_stride = 528, .leaf = 513, .apart = 513};
     assert_int_not_equal(0, iv_gpu_router_backward(&wide, NULL));
 }
 

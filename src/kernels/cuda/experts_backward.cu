@@ -100,6 +100,12 @@ int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream) 
 
 enum { ROUTER_WARPS = 4 };
 
+template <iv_dtype T>
+IV_DEVICE void put_logit(const iv_gpu_router_backward_args &a, char *to, float *dl, size_t e, float y) {
+    put<T>(to, e / a.leaf * a.apart + e % a.leaf, y);
+    if (dl) dl[e] = iv_canon(y);
+}
+
 /* A warp has a row; PER logits a lane. Selected experts are written last. */
 template <iv_dtype T, int PER>
 static __global__ void __launch_bounds__(ROUTER_WARPS * 32)
@@ -117,12 +123,11 @@ static __global__ void __launch_bounds__(ROUTER_WARPS * 32)
     bool live = ids[0] >= 0;
     float mean = 0.0f;
     for (size_t s = 0; s < k && live; s++) mean = __fmaf_rn(dw[s], w[s], mean);
-    if (a.router.normalise || sigmoid || !live) {
-        for (size_t e = lane; e < experts; e += 32) {
-            put<T>(to, e, 0.0f);
-            if (dl) dl[e] = 0.0f;
-        }
-    } else {
+    for (size_t c = lane; c < a.dy_stride; c += 32)
+        put<T>(to, c, a.last && live && c == a.last_at ? a.last[row] : 0.0f);
+    for (size_t e = lane; e < experts && dl; e += 32) dl[e] = 0.0f;
+    __syncwarp();
+    if (!a.router.normalise && !sigmoid && live) {
         float x[PER], max, sum;
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = lane + 32 * j < experts ? logits[lane + 32 * j] : 0.0f;
@@ -130,23 +135,17 @@ static __global__ void __launch_bounds__(ROUTER_WARPS * 32)
 #pragma unroll
         for (int j = 0; j < PER; j++) {
             size_t e = lane + 32 * j;
-            if (e >= experts) continue;
-            float y = __fdiv_rn(v_exp(x[j] - max), sum) * (0.0f - mean);
-            put<T>(to, e, y);
-            if (dl) dl[e] = iv_canon(y);
+            if (e < experts) put_logit<T>(a, to, dl, e, __fdiv_rn(v_exp(x[j] - max), sum) * (0.0f - mean));
         }
+        __syncwarp();
     }
-    for (size_t e = experts + lane; e < a.dy_stride; e += 32)
-        put<T>(to, e, a.last && live && e == experts ? a.last[row] : 0.0f);
-    __syncwarp();
     float share = a.router.scale == 1.0f ? mean : __fdiv_rn(mean, a.router.scale);
     for (size_t s = lane; s < k && live; s += 32) {
         size_t e = (size_t)ids[s];
         float slope = w[s], rest = dw[s];
         if (sigmoid) slope = slope * (1.0f - iv_sigmoid(logits[e]));
         if (!sigmoid || a.router.normalise) rest = rest - share;
-        put<T>(to, e, slope * rest);
-        if (dl) dl[e] = iv_canon(slope * rest);
+        put_logit<T>(a, to, dl, e, slope * rest);
     }
 }
 
@@ -162,7 +161,9 @@ int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream s
     const iv_router *r = &a->router;
     if (a->rows == 0) return 0;
     if (r->experts < 1 || r->experts > IV_GPU_EXPERTS_MAX || r->k < 1 || r->k > r->experts ||
-        r->k > IV_EXPERTS_PER_TOKEN_MAX || a->stride < r->experts || a->dy_stride < r->experts + (a->last != NULL))
+        r->k > IV_EXPERTS_PER_TOKEN_MAX || a->stride < r->experts || a->leaf < 1 || a->leaf > a->apart ||
+        a->dy_stride <= (r->experts - 1) / a->leaf * a->apart + (r->experts - 1) % a->leaf ||
+        (a->last && a->last_at >= a->dy_stride))
         return (int)cudaErrorInvalidValue;
     switch (a->type) {
     case IV_BF16: return launch_router<IV_BF16>(a, stream);

@@ -272,18 +272,20 @@ typedef struct iv_gpu_expert_rows_args {
 int iv_gpu_expert_gradient_in(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream); /* dy = R(dx) */
 int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream);
 
-/* The gradient of the router's logits (15.9), rounded: dy[rows][dy_stride] = R(dl), +0 behind them. */
+/* The gradient of the router's logits (15.9), rounded: dy[rows][dy_stride], +0 but for R(dl_e) in column e / leaf *
+ * apart
+ * + e % leaf. */
 typedef struct iv_gpu_router_backward_args {
     iv_router router;
     const float *logits; /* [rows][stride] */
     size_t rows, stride;
     const int32_t *ids;        /* [rows * k], ascending; a row whose first id is negative is padding: +0 */
     const float *weights, *dw; /* [rows * k] */
-    const float *last;         /* [rows]: element `experts` of dl, of the gate of a shared expert; NULL: there is none */
-    float *dl;                 /* [rows][experts]: dl in float32, for a bias; NULL: not wanted */
+    const float *last; /* [rows]: R of it is in column last_at: of a shared expert's gate; NULL: there is none */
+    float *dl;         /* [rows][experts]: dl in float32, for a bias; NULL: not wanted */
     iv_dtype type;
     void *dy;
-    size_t dy_stride;
+    size_t dy_stride, leaf, apart, last_at;
 } iv_gpu_router_backward_args;
 int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream);
 

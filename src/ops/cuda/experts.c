@@ -46,7 +46,9 @@ static iv_status route_backward(iv_ops *ops, const float *logits, size_t rows, s
                                      .dw = dweights,
                                      .type = IV_F32,
                                      .dy = dlogits,
-                                     .dy_stride = experts};
+                                     .dy_stride = experts,
+                                     .leaf = experts,
+                                     .apart = experts};
     return iv_gpu_ops_launched(g, iv_gpu_router_backward(&a, g->stream), err);
 }
 
