@@ -29,6 +29,8 @@ int verify_check_mode(const cli_args *args, iv_error *err) {
                                           "scalar-tokens", "lora-modules", "max-lora-rank"},
                              *const training[] = {"data",         "steps", "batch-size", "worlds",      "micro-batches",
                                                   "scalar-steps", "part",  "lora-rank",  "lora-targets"};
+    if (cli_has(args, "lora-targets") && !cli_has(args, "lora-rank"))
+        return cli_fail(err, CLI_USAGE, "--lora-targets: wanted --lora-rank too");
     if (cli_has(args, "train")) {
         for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
             if (cli_has(args, answers[i])) return cli_fail(err, CLI_USAGE, "--%s does not go with --train", answers[i]);
