@@ -126,8 +126,8 @@ typedef struct iv_trainer_batch {
      * have probability 0 (NUMERICS.md, 15.5), and a token with a mask has a token. Else they are over all ids, as for
      * supervised learning or with iv_engine_options.sample_all_ids. */
     bool policy;
-    /* NULL, or for each sequence NULL or [count] ids: position t predicts targets[i][t] instead of ids[t], from the same
-     * ids before it. Read where the mask is not 0. */
+    /* NULL, or for each sequence NULL or [count] ids: position t predicts targets[i][t] instead of ids[t], from the
+     * same ids before it. Read where the mask is not 0. */
     const int32_t *const *targets;
 } iv_trainer_batch;
 
@@ -158,8 +158,8 @@ IV_API iv_status iv_trainer_get_gradient(const iv_trainer *trainer, const char *
  * too large for dtype), the trainer does nothing but iv_trainer_restore (IV_BUSY). */
 IV_API iv_status iv_trainer_apply(iv_trainer *trainer, double learning_rate, double max_norm, iv_error *err);
 
-/* AdamW's numbers from the next step on, with the bounds of iv_trainer_options. They are no part of the fingerprint, as the
- * learning rate is none: a caller that changes them writes them down. */
+/* AdamW's numbers from the next step on, with the bounds of iv_trainer_options. They are no part of the fingerprint, as
+ * the learning rate is none: a caller that changes them writes them down. */
 IV_API iv_status iv_trainer_set_adamw(iv_trainer *trainer, double beta1, double beta2, double eps, double weight_decay,
                                       iv_error *err);
 

@@ -360,7 +360,7 @@ def wrong_requests(w):
     fails(lambda: trainer.forward_backward([datum(ids)], "stable_reinforce").result(), bad, "loss_fn", "--stable-reinforce")
     fails(lambda: trainer.forward_backward([datum(ids)], "cross_entropy", {"beta": 1.0}).result(), bad, "loss_fn_config", "beta")
     fails(lambda: trainer.forward_backward([datum([5, 999999, 3])], "cross_entropy").result(), bad, "999999")
-    fails(lambda: trainer.forward_backward([datum([5] * 3000)], "cross_entropy").result(), bad, "2048", "2999")
+    fails(lambda: trainer.forward_backward([datum([5] * 3000)], "cross_entropy").result(), bad, "2047", "2999")
     image = types.Datum(model_input=types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png", expected_tokens=1)]), loss_fn_inputs={"target_tokens": [1]})
     fails(lambda: trainer.forward_backward([image], "cross_entropy").result(), bad, "chunk 0", "text")
     assert trainer.forward_backward([datum(ids)], "cross_entropy").result().metrics  # the model goes on

@@ -37,6 +37,7 @@ class Futures:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._all: dict[str, Future] = {}
+        self._open = 0
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop that waits."""
@@ -44,8 +45,7 @@ class Futures:
 
     def __len__(self) -> int:
         """Those that are not done."""
-        with self._lock:
-            return sum(not future.done for future in self._all.values())
+        return self._open
 
     def begin(self, request_id: str, model_id: str | None = None) -> tuple[Future, bool]:
         """The future of this id, and whether it is new: a client that lost the answer asks again."""
@@ -54,11 +54,14 @@ class Futures:
             if found is not None:
                 return found, False
             made = self._all[request_id] = Future(request_id, model_id)
+            self._open += 1
             return made, True
 
     def drop(self, future: Future) -> None:
         with self._lock:
             self._all.pop(future.request_id, None)
+            self._open -= not future.done
+            future.done = True
 
     def get(self, request_id: str) -> Future:
         with self._lock:
@@ -90,9 +93,11 @@ class Futures:
         self._end(future)
 
     def _end(self, future: Future) -> None:
-        if future.done:
-            return
-        future.ended, future.done = time.monotonic(), True
+        with self._lock:
+            if future.done or future.request_id not in self._all:
+                return
+            future.ended, future.done = time.monotonic(), True
+            self._open -= 1
         try:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(future.news.set)

@@ -77,18 +77,22 @@ class Learner:
     """Calls of one thread at a time."""
 
     def __init__(self, options: Options, spec: Spec, base: LLM, max_context: int) -> None:
+        """longest: tokens of a sequence that is learned, of at most max_context."""
         self.spec = spec
         more: dict[str, Any] = {}
         if spec.is_lora:
             more = {"lora_rank": spec.rank, "lora_alpha": spec.alpha, "lora_seed": spec.seed, "lora_targets": spec.targets}
-            if base.info.device == "cpu":
+            if base.info.device == "cpu" and options.tensor_parallel_size == 1:
                 more["base"] = base
-        # A sequence that is learned has one token more than a prompt with its answer: the last target.
+        if options.max_context is not None:  # and a token more, the last target, in rows of 16
+            more["pass_tokens"] = max(4096, -(-(max_context + 1) // 16) * 16)
         self._trainer = Trainer(
             options.model, dtype=base.info.dtype, arithmetic=base.info.arithmetic, device=base.info.device, threads=options.threads,
             virtual_ranks=options.virtual_ranks, tensor_parallel_size=options.tensor_parallel_size, recompute=options.recompute,
-            pass_tokens=max(4096, -(-max_context // 16) * 16), run={"tinker": asdict(spec)}, **more,
+            run={"tinker": asdict(spec)}, **more,
         )  # fmt: skip
+        info = self._trainer.info
+        self.longest = min(max_context, info.pass_tokens - 1, info.max_positions - 1)
 
     def close(self) -> None:
         self._trainer.close()

@@ -288,7 +288,8 @@ class Models:
         for op in ops:
             try:
                 given = wire.read_data(op.work, self.options.max_data)
-                good.append((op, prepare(given, self.options, self.max_context)))
+                assert model.learner is not None
+                good.append((op, prepare(given, self.options, model.learner.longest)))
             except (ServerError, ValueError) as error:
                 self._failed(model, [op], error)
         groups = [good] if good else []

@@ -38,7 +38,7 @@ class Options:
     gpu_memory_utilization: float | None = flag(None, "share of a GPU's memory for the cache of keys and values", low=0)
     kv_cache_memory_bytes: int | None = flag(None, "bytes of the cache of keys and values", low=1)
     # Limits.
-    max_context: int | None = flag(None, "tokens of a prompt with its answer, and of a sequence that is learned; the model's own otherwise", low=2)
+    max_context: int | None = flag(None, "tokens of a prompt with its answer, and of a sequence that is learned; otherwise as many as the model and the learner's memory take", low=2)
     max_models: int = flag(8, "models that learn at once; those of sessions that ended make room", low=1)
     max_lora_rank: int = flag(64, "largest rank", low=1, high=4096)
     max_loras: int = flag(16, "adapters in the engine at once; others wait on disk. 0: none learn either", low=0)

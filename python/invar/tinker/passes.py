@@ -59,13 +59,13 @@ class Prepared:
         return write_pass(rows, {"loss:sum": self.loss()})
 
 
-def prepare(given: Pass, options: Options, max_context: int) -> Prepared:
+def prepare(given: Pass, options: Options, longest: int) -> Prepared:
     name, loss = losses.find(given.loss, options.stable_reinforce)
     config = losses.read_config(name, loss, given.config)
     out = Prepared()
     for i, datum in enumerate(given.data):
         try:
-            targets, inputs = _read(datum, name, loss, max_context, options.max_target_columns)
+            targets, inputs = _read(datum, name, loss, longest, options.max_target_columns)
         except ServerError as error:
             raise ServerError(f"data[{i}]: {error}", error.status) from None
         out.flat.append(targets.ndim == 1)
@@ -79,7 +79,7 @@ def _read(datum: Datum, name: str, loss: Loss, longest: int, most: int) -> tuple
     """Targets [tokens] or [tokens, columns], and the inputs in their shape."""
     count = len(datum.tokens)
     if not 1 <= count <= longest:
-        raise invalid("model_input", f"1 to {longest} tokens", str(count))
+        raise invalid("model_input", f"1 to {longest} tokens", str(count), "--max-context sets more, where the model has them")
     given = dict(datum.inputs)
     targets = given.pop("target_tokens", None)
     if targets is None:

@@ -274,7 +274,7 @@ class Service:
         return types.TrainingRun(
             training_run_id=model.id, base_model=model.spec.base_model, model_owner="local", is_lora=model.spec.is_lora, lora_rank=model.spec.rank or None,
             last_request_time=when(model.last_used), last_checkpoint=next(iter(last["weights"]), None),
-            last_sampler_checkpoint=next(iter(last["sampler_weights"]), None), user_metadata=model.metadata,
+            last_sampler_checkpoint=next(iter(last["sampler_weights"]), None), user_metadata={key: str(value) for key, value in (model.metadata or {}).items()} or None,
         )  # fmt: skip
 
     def runs(self, limit: int, offset: int) -> types.TrainingRunsResponse:
