@@ -32,7 +32,7 @@ _FLOATS = ("lora_alpha", "gpu_memory_utilization", "session_timeout")
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m invar.tinker", description="An open Tinker server over invar (docs/TINKER.md).", allow_abbrev=False)
+    out = argparse.ArgumentParser(prog="python -m invar.tinker", usage="python -m invar.tinker MODEL [--flag VALUE ...]", description="An open Tinker server over invar (docs/TINKER.md).", allow_abbrev=False)
     out.add_argument("model", metavar="MODEL", help="a Hugging Face directory, or the name of one in its cache")
     for name, default, meta in flags():
         shown = "" if default in (None, ()) else f" ({default})"
