@@ -62,8 +62,8 @@ def questions():
 SETS = {"HuggingFaceH4/no_robots": no_robots, "openai/gsm8k": gsm8k, "Anthropic/hh-rlhf": comparisons, "zwhe99/DeepMath-103K": questions}
 
 
-def load_dataset(name, *_, split=None, **__):
-    found = SETS[name]()
+def load_dataset(path, *_, split=None, **__):
+    found = SETS[path]()
     return found if split is None else found[split]
 
 
@@ -140,10 +140,10 @@ def basic_reinforced(url, folder):
 
 
 def arithmetic(url, folder):
-    """math_rl with a loss of PPO and two steps of the optimizer a batch."""
+    """math_rl with the loss of PPO."""
     asyncio.run(math_rl.cli_main(math_rl.CLIConfig(
         model_name=server.NAME, base_url=url, log_path=folder, lora_rank=RANK, group_size=8, groups_per_batch=6, learning_rate=1e-3, max_steps=2,
-        max_tokens=6, loss_fn="ppo", num_substeps=2, save_every=0, eval_every=0)))
+        max_tokens=6, loss_fn="ppo", save_every=0, eval_every=0)))
     return kl_zero(folder, 2)
 
 
