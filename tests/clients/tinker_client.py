@@ -392,8 +392,12 @@ def abandoned_samples(w):
     assert client.sample(prompt, 1, types.SamplingParams(max_tokens=2)).result(timeout=60).sequences
 
 
+WHOLE = (facts, supervised, sampler_and_learner, accumulation, files, two_models_at_once)  # what differs where all weights learn
+
+
 def restart(path, model):
-    """After a restart checkpoints, samplers and models that lived are there, and steps go on as without it."""
+    """After a restart checkpoints, samplers and models that lived are there, and steps go on as without it. After a crash what was saved
+    is there, and a model that was not says so."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--served-model-name", server.NAME, "--state", folder)
         with server.serving(path, model, *flags) as first:
@@ -412,18 +416,27 @@ def restart(path, model):
             straight.optim_step(types.AdamParams(learning_rate=1e-3)).result()
             want = state_of(w, straight)
             first.stop()
-        with server.serving(path, model, *flags, "--port", str(port)):
+        with server.serving(path, model, *flags, "--port", str(port)) as second:
             assert sampler.sample(prompt, 1, params).result().sequences[0].tokens == before
             trainer.forward_backward(data, "cross_entropy").result()
             trainer.optim_step(types.AdamParams(learning_rate=1e-3)).result()
             assert state_of(w, trainer) == want
             assert trainer.model_id in [r.training_run_id for r in w.rest.list_training_runs().result().training_runs]
+            saved = trainer.save_state("saved").result().path
+            second.process.kill()
+            second.process.wait()
+        with server.serving(path, model, *flags, "--port", str(port)) as third:
+            fails(lambda: trainer.forward(data, "cross_entropy").result(), tinker.BadRequestError, "lost when the server ended")
+            again = w.service.create_training_client_from_state_with_optimizer(saved).result()
+            assert state_of(w, again) == want
+            w.service.close("success", None).result()
+            third.stop()
 
 
 def run(path):
     with server.serving(path, TINY_MATH, "--served-model-name", server.NAME, "--max-models", "32") as running:
         world = World(running.url)
-        for one in CHECKS:
+        for one in CHECKS if RANK else WHOLE:
             try:
                 one(world)
             except BaseException:

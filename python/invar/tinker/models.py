@@ -57,6 +57,7 @@ class Model:
     gradients_wait: bool = False
     changed: bool = False  # since it was saved whole
     parked: bool = False  # it has left memory and its state is on disk
+    lost: bool = False  # it has left memory with a server that crashed, or never learned here
 
     @property
     def session(self) -> str:
@@ -80,7 +81,7 @@ class Models:
         for run in store.runs():
             record = store.read_run(run)
             self._all[run] = Model(run, Spec(**record["spec"]), record["created"], record["metadata"], next_seq=record["next_seq"],
-                                   last_used=record["last_used"], parked=record["parked"])  # fmt: skip
+                                   last_used=record["last_used"], parked=record["parked"], lost=not record["parked"])  # fmt: skip
         self._order = list(self._all)
         self._thread = threading.Thread(target=self._run, name="invar-learner", daemon=True)
         self._thread.start()
@@ -114,7 +115,7 @@ class Models:
 
     def adopt(self, model_id: str, spec: Spec) -> None:
         """A run of copied checkpoints, which does not learn."""
-        model = Model(model_id, spec, time.time())
+        model = Model(model_id, spec, time.time(), lost=True)
         with self._turn:
             if model_id not in self._all:
                 self._all[model_id] = model
@@ -123,6 +124,9 @@ class Models:
 
     def submit(self, model_id: str, seq: int | None, kind: str, future: Future, work: Any) -> None:
         model = self.get(model_id)
+        if model.lost:
+            raise ServerError(f"{model_id}: wanted an open model, found one whose last state was lost when the server ended: create a training client "
+                              "from its last checkpoint")  # fmt: skip
         with self._turn:
             if seq is None:
                 seq = max(model.queue, default=model.next_seq - 1) + 1
@@ -239,9 +243,6 @@ class Models:
         """A model that left memory comes back."""
         if model.learner is not None:
             return
-        if not model.parked:
-            raise ServerError(f"{model.id}: wanted an open model, found one whose last state was lost when the server ended: create a training "
-                              "client from its last checkpoint", 410)  # fmt: skip
         self._make_room()
         learner = self.open_learner(model)
         try:
