@@ -230,6 +230,9 @@ iv_status iv_normed_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *
 iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err);
 void iv_lookups_close(iv_cpu_learner *l);
 
+/* acc = earlier + acc, as nodes of a sum over outputs are added. */
+void iv_learner_add_nodes(iv_cpu_learner *l, const float *earlier, float *acc, size_t n, bool flush);
+
 /* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
 iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err);
 
