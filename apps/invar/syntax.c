@@ -237,6 +237,8 @@ static const cli_flag model_inspect_flags[] = {
     {DTYPE_ROW},
     {COUNT("max-model-len", "N", 1, CLI_TOKENS_MAX), .unset = "the model's",
      .help = "the context whose KV cache is reported"},
+    {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1",
+     .help = "report what each of N ranks has: weights, heads, whole experts"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
@@ -377,7 +379,8 @@ static const cli_flag verify_axis_flags[] = {
     {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "values of the axis batch: concurrent requests"},
     {TEXT("chunk-sizes", "LIST"), .unset = "16,61,256", .help = "values of the axis chunk: tokens in one step"},
     {TEXT("thread-counts", "LIST"), .unset = "2,3", .help = "values of the axis threads"},
-    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .help = "values of the axis tp: tensor-parallel ranks"},
+    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .alias = "ep-sizes",
+     .help = "values of the axis tp: tensor-parallel ranks, which divide experts, too"},
     {COUNT("combinations", "N", 0, 1000), .unset = "8", .help = "random configurations of several axes"},
     {.name = "product", .help = "run all combinations of all values instead"},
     {COUNT("seed", "N", 0, UINT64_MAX), .unset = "1", .help = "seed of random choices"},

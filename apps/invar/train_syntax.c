@@ -108,6 +108,8 @@ static const cli_flag layout_flags[] = {
      .unset = "1; under mpirun its processes / --tp", .help = "ranks that divide the batch and the optimizer state"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tensor-parallel tp", .unset = "1",
      .help = "ranks that divide each layer"},
+    {.name = "enable-expert-parallel",
+     .help = "whole experts on each rank, which they always are; refused without experts"},
     {COUNT("threads", "N", 0, TRAIN_THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},
     {COUNT("micro-batch", "N", 0, SEQUENCES_MAX), .alias = "micro-batch-size", .unset = "0: as many as fit",
      .help = "most sequences of a pass"},

@@ -95,6 +95,7 @@ static const row rows[] = {
     {BOTH, "device", NEVER, "", "--device auto --arithmetic fma32", "--device cpu"},
     {BOTH, "data-parallel-size", NEVER, "", "--data-parallel-size 2", ""},
     {BOTH, "tensor-parallel-size", NEVER, "", "--tensor-parallel-size 2", ""},
+    {BOTH, "enable-expert-parallel", REFUSED, "", "--enable-expert-parallel", "wanted a mixture of experts"},
     {BOTH, "threads", NEVER, "", "--threads 2", ""},
     {BOTH, "micro-batch", NEVER, "", "--micro-batch 1", ""},
     {BOTH, "pass-tokens", NEVER, "", "--pass-tokens 32", ""},
