@@ -241,14 +241,22 @@ class Trainer:
         sizes |= {"micro_batch": micro_batch, "data_parallel": data_parallel_size, "tensor_parallel": tensor_parallel_size}
         for name, size in sizes.items():
             setattr(o, name, _check.integer(size, name, 0, _check.SIZE_MAX))
-        self._base = base  # its weights are read: it is not collected before
+        close = lib().iv_trainer_close
         if base is not None:
             from .llm import LLM
 
             _check.instance(base, "base", LLM)
-            o.base = base._engine.handle.pointer
+            held = base._engine.handle
+            o.base = held.pointer
+
+            def close(pointer: Any, close: Any = close) -> None:
+                close(pointer)
+                held.release()
+
         check(lib().iv_trainer_open(o, out, err), err)
-        self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
+        if base is not None:
+            held.hold()
+        self._handle = Handle(out[0], close, "trainer")
         self._lock = threading.RLock()
         self.restore_notes = ""
 
