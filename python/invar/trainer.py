@@ -162,7 +162,16 @@ def targets_of(targets: str | Items[str]) -> str:
     """As the library reads them: names between commas, or one expression."""
     if isinstance(targets, str):
         return targets
-    return ",".join(_check.text(name, f"lora_targets[{i}]") for i, name in enumerate(_check.listing(targets, "lora_targets", "names")))
+    names = _check.listing(targets, "lora_targets", "names")
+    return ",".join(_check.text(name, f"lora_targets[{i}]") for i, name in enumerate(names))
+
+
+def released_after(close: Callable[[Any], None], held: Handle) -> Callable[[Any], None]:
+    def both(pointer: Any) -> None:
+        close(pointer)
+        held.release()
+
+    return both
 
 
 def step_numbers(learning_rate: Any, max_norm: Any) -> tuple[float, float]:
@@ -237,22 +246,19 @@ class Trainer:
         if lora is not None:
             keep.append(ffi.new("char[]", path_bytes(lora, "lora")))
             o.lora = keep[-1]
-        sizes = {"dummy_seed": dummy_seed, "lora_rank": lora_rank, "lora_seed": lora_seed, "virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
+        sizes = {"dummy_seed": dummy_seed, "lora_rank": lora_rank, "lora_seed": lora_seed}
+        sizes |= {"virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
         sizes |= {"micro_batch": micro_batch, "data_parallel": data_parallel_size, "tensor_parallel": tensor_parallel_size}
         for name, size in sizes.items():
             setattr(o, name, _check.integer(size, name, 0, _check.SIZE_MAX))
-        close = lib().iv_trainer_close
+        close: Callable[[Any], None] = lib().iv_trainer_close
         if base is not None:
             from .llm import LLM
 
             _check.instance(base, "base", LLM)
             held = base._engine.handle
             o.base = held.pointer
-
-            def close(pointer: Any, close: Any = close) -> None:
-                close(pointer)
-                held.release()
-
+            close = released_after(close, held)
         check(lib().iv_trainer_open(o, out, err), err)
         if base is not None:
             held.hold()
