@@ -399,7 +399,7 @@ class Trainer:
 
     def gradient(self, tensor: str, shape: tuple[int, ...] | None = None) -> NDArray[np.float32]:
         """The gradient of the mean loss, before clipping, of a tensor by its name in the checkpoint. shape: None reads
-        it there."""
+        it there; of an adapter's tensor, by its name in PEFT's file, it is given."""
         import numpy as np
 
         tensor = _check.text(tensor, "tensor")
