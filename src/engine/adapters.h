@@ -9,6 +9,10 @@
 iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_adapters_close(iv_engine *e); /* after the sequences */
 
+/* adapter_room.c: what one adapter takes that has this rank on every linear layer, the head and the embedding, on all
+ * ranks together, packed. False: an overflow. */
+bool iv_adapters_room(const iv_model *plan, size_t ranks, size_t rank, size_t *bytes);
+
 /* By iv_request.adapter; *out is NULL for the base alone. IV_NOT_FOUND lists the names. */
 iv_status iv_adapters_find(const iv_engine *e, const char *name, iv_loaded_adapter **out, iv_error *err);
 
