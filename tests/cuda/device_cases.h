@@ -40,6 +40,7 @@ static const model_case cases[] = {
     {"odd", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
     {"moe", "tests/data/shapes/moe", true, true, {1, 7, 20, 65}},
     {"window", "tests/data/shapes/window", true, false, {1, 5, 99, 130, 333, 600}},
+    {"latent", "tests/data/shapes/latent", true, true, {1, 7, 64, 90, 270}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -59,6 +60,8 @@ static const model_case one_gpu_cases[] = {
     {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 64, 66, 130}},
     {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 64, 66, 130}},
     {"qwen2_moe", "tests/data/families/qwen2_moe_a", false, true, {1, 5, 64, 66, 130}},
+    {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 64, 66, 130}},
+    {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 64, 66, 130}},
 };
 enum { ONE_GPU_CASES = sizeof one_gpu_cases / sizeof *one_gpu_cases };
 

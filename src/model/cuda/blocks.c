@@ -74,6 +74,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     const layer_vectors *v = &f->layers[layer];
     bool keeps = iv_gpu_keeps_attention(f);
     if (!shard_of(p)->heads) return IV_OK;
+    if (p->m->config.kv_rank) return iv_gpu_latent_inputs(p, layer, err);
     if (p->m->config.qk_norm_whole) {
         int code =
             iv_gpu_head_factors(f->wide, p->rows, shard_of(p)->heads, shard_of(p)->kv_heads,
@@ -125,6 +126,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
         .sms = f->sms,
         .rows = p->rows,
     };
+    if (p->m->config.kv_rank) return iv_gpu_latent_attend(p, layer, &a, err);
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
     size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim, row = p->m->layers[layer].qkv.n;
     if (p->m->layers[layer].config->attention_gate) {

@@ -1,6 +1,7 @@
 /* gpu_model.c: opening and closing: memory, vectors, and the ranks' copies of common matrices. */
 #include "model/cuda/state.h"
 #include "base/size.h"
+#include "kernels/cuda/latent.h"
 #include "model/cuda/processes.h"
 #include "model/kv_layouts.h"
 #include "model/state_layouts.h"
@@ -14,11 +15,17 @@ static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->value_norm) return "norm of values";
     if (c->layer_scalars) return "scalars of layers";
     if (iv_config_has_wide(c)) return "heads of two sizes";
+    if (iv_config_mixers(c, IV_MIXER_SCAN)) return "selective scans (Mamba-2)";
+    if (iv_config_mixers(c, IV_MIXER_NONE) || iv_config_has_mlp(c, IV_MLP_NONE)) return "layers of one block";
     return NULL;
 }
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    IV_TRY(iv_config_check_no_latent(c, "device cuda", err));
+    if (c->kv_rank + c->rope_dim > IV_GPU_LATENT_MAX)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "kv_lora_rank and qk_rope_head_dim: device cuda takes at most %d together, found %lld (device "
+                       "cpu takes more)",
+                       IV_GPU_LATENT_MAX, (long long)(c->kv_rank + c->rope_dim));
     const char *missing = missing_on_gpus(c);
     if (missing)
         return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
@@ -41,7 +48,7 @@ static bool size_inputs(iv_gpu_model *g) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
         if (!shape.heads) continue;
-        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
+        plan = iv_size_max(plan, iv_gpu_plan_bytes_of(m, &shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
     g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups, g->has_states).end +
@@ -125,7 +132,7 @@ static void gather_delta(const iv_model *m, const iv_layer *l, gathering *v, lay
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
-           pairs = m->rope_positions * dim / 2;
+           pairs = m->rope_positions * (m->config.kv_rank ? (size_t)m->config.rope_dim : dim) / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
     const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
@@ -148,6 +155,8 @@ static void gather_all(gpu_rank *r, gathering *v) {
         bool whole = m->config.qk_norm_whole;
         to->q_norm = gather(v, l->q_norm, whole ? s->heads * dim : dim);
         to->k_norm = gather(v, l->k_norm, whole ? s->kv_heads * dim : dim);
+        to->latent_q_norm = gather(v, l->latent.q_norm, (size_t)m->config.q_rank);
+        to->latent_kv_norm = gather(v, l->latent.kv_norm, (size_t)m->config.kv_rank);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
         if (l->config->mixer != IV_MIXER_ATTENTION) gather_delta(m, l, v, to);
         if (l->config->mlp == IV_MLP_EXPERTS) {

@@ -125,7 +125,7 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
 static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const iv_gpu_attention_shape *shape,
                                size_t used) {
     size_t spans = iv_size_min(s->rows, g->o.spans_max);
-    if (s->graph) used = iv_gpu_attention_plan_bytes(shape, s->rows, spans);
+    if (s->graph) used = iv_gpu_plan_bytes_of(g->rank[0].m, shape, s->rows, spans);
     return (used + 63) / 64 * 64;
 }
 
@@ -137,12 +137,12 @@ static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t capacity = g->inputs_capacity - s->at.plan, used;
     if (g->window) capacity /= 2;
-    used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
+    used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
     s->input_bytes = s->at.plan + used;
     if (used && g->window) {
         s->at.window_plan = s->at.plan + first_plan_bytes(g, s, &shape, used);
         capacity = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
-        used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
+        used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
         s->input_bytes = s->at.window_plan + used;
     }
     if (used) return IV_OK;

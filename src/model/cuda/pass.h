@@ -27,6 +27,7 @@ typedef struct layer_vectors {
     size_t expert_up_apart, expert_down_apart;
     const float *sinks; /* of the rank's heads */
     iv_delta_weights delta;
+    const float *latent_q_norm, *latent_kv_norm; /* of latent attention; latent_q_norm NULL: q has no low rank */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -126,6 +127,10 @@ struct gpu_forward {
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
     unsigned char *delta_qk;   /* as iv_gpu_delta_args, where layers have a delta rule */
     float *delta_values, *delta_gates;
+    struct {
+        unsigned char *low, *still, *rows; /* [rows]: inputs of q_b; [heads] of queries, before they are taken to the
+                                            * latent; [heads][rank] of attention, before its values are made */
+    } latent;
     float *ones;           /* as expert_weights, where experts have biases (iv_gpu_expert_bias) or scaled inputs */
     unsigned char *scaled; /* [rows * experts per token][stride]: inputs that routing weights scale; or NULL */
     unsigned char *packed; /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
@@ -187,6 +192,11 @@ static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
 /* ---- blocks.c */
 extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
+/* ---- latent.c: latent attention */
+iv_status iv_gpu_latent_inputs(const gpu_pass *p, size_t layer, iv_error *err);
+/* a: as of other attention, except its output. */
+iv_status iv_gpu_latent_attend(const gpu_pass *p, size_t layer, iv_gpu_attention_args *a, iv_error *err);
+
 /* ---- recurrent.c */
 iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
@@ -216,6 +226,10 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+/* iv_gpu_attention_plan and its bytes, of the model's kind of attention. */
+size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans);
+size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
+                      int sms, void *plan, size_t bytes);
 /* As a kernel's argument. */
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
     iv_gpu_matrix m = {
