@@ -11,6 +11,7 @@ import asyncio
 import collections
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -81,6 +82,10 @@ async def models_and_routes(port, binary, folders):
         a = await good(port, "/v1/completions", body)
         check(a["invar"]["digest"] == alone and a["model"] == "one", body)
     user = [{"role": "user", "content": PROMPTS[0]}]
+    for path, body, name in (("/v1/chat/completions", {"messages": user, "lora_path": ["one"]}, "one"),
+                             ("/v1/completions", {"prompt": PROMPTS[:2], "lora_path": ["one", "one"]}, "one"),
+                             ("/v1/completions", {"prompt": PROMPTS[:2], "lora_path": ["one", None]}, "tiny-math")):
+        check((await good(port, path, {"model": "tiny-math", "max_tokens": 2} | body))["model"] == name, path, body)
     for path, body in (("/v1/chat/completions", {"messages": user}), ("/v1/responses", {"input": PROMPTS[0]}),
                        ("/v1/messages", {"messages": user, "max_tokens": 8}),
                        ("/v1/score", {"query": "2 + 2 =", "items": [" 4"], "label_token_ids": [5, 6]}),
@@ -178,7 +183,9 @@ async def after_an_update(server, alone):
 
 
 async def calls(args, folders):
-    server = Served(args.server, TINY_MATH, "--lora-modules", f"one={folders[0]}", "--max-loras", "2", "--metrics-compat", "vllm", *FLAGS)
+    config = pathlib.Path(folders[0]).parent / "serve.yaml"
+    config.write_text(f"lora-modules:\n  - one={folders[0]}\nmax-loras: 2\n")
+    server = Served(args.server, TINY_MATH, "--config", str(config), "--metrics-compat", "vllm", *FLAGS)
     try:
         alone = await models_and_routes(server.port, args.server, folders)
         await sglang_calls(server.port, folders, alone)
