@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETIRED_MAX = 64, NAME_BYTES_MAX = 255 };
+enum { NAME_BYTES_MAX = 255 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
@@ -19,8 +19,12 @@ static iv_status check_options(const iv_engine *e, const iv_engine_options *o, i
     if (o->max_lora_rank < 1 || o->max_lora_rank > IV_ADAPTER_RANK_MAX)
         return iv_fail(err, IV_INVALID, "max_lora_rank: wanted 1 to %d, found %zu", IV_ADAPTER_RANK_MAX,
                        o->max_lora_rank);
-    if (e->gpus[0])
-        return iv_fail(err, IV_UNSUPPORTED, "max_loras: adapters run on a CPU: wanted device cpu, found cuda");
+    if (e->gpus[0] && iv_ranks_processes(e->ranks) > 1)
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "max_loras: adapters run on the GPUs of one process: wanted tensor_parallel_size without mpirun, "
+            "found %zu processes",
+            iv_ranks_processes(e->ranks));
     if (e->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "max_loras: wanted numerics invar, found the baseline %s",
                        iv_numerics_name(e->numerics));
@@ -33,7 +37,7 @@ iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *e
     if (o->max_loras == 0) return IV_OK;
     IV_TRY(check_options(e, o, err));
     e->max_loras = o->max_loras;
-    e->adapters.rank_max = o->max_lora_rank, e->adapters.count = o->max_loras + RETIRED_MAX;
+    e->adapters.rank_max = o->max_lora_rank, e->adapters.count = iv_adapters_slots(o->max_loras);
     e->adapters.slot = calloc(e->adapters.count, sizeof *e->adapters.slot);
     e->loaded = calloc(e->adapters.count, sizeof *e->loaded);
     e->adapter_roots = calloc(IV_ADAPTER_ROOTS, sizeof *e->adapter_roots);
@@ -134,7 +138,7 @@ static iv_status find_slot(const iv_engine *e, const iv_loaded_adapter *replaced
         return iv_fail(err, IV_BUSY, "adapters: %zu are loaded, as many as max_loras: unload one first", named);
     if (*slot == SIZE_MAX)
         return iv_fail(err, IV_BUSY, "adapters: %d that were unloaded are in use: wait until their requests end",
-                       RETIRED_MAX);
+                       IV_ADAPTERS_RETIRED_MAX);
     return IV_OK;
 }
 
@@ -162,6 +166,7 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
     iv_digest_hex(a->weights->digest, a->digest);
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
+    if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
     a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
     e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
     if (!replaced) return IV_OK;
@@ -202,6 +207,7 @@ iv_status iv_adapters_sweep(iv_engine *e, iv_error *err) {
         iv_loaded_adapter *a = e->loaded[i];
         if (!a || !a->retired || a->users) continue;
         IV_TRY(iv_ranks_free_adapter(e, i, err));
+        if (e->gpu_model) iv_gpu_model_free_adapter(e->gpu_model, i);
         e->loaded[i] = NULL, e->adapters.slot[i] = NULL;
         free_loaded(a);
     }

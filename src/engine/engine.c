@@ -164,12 +164,13 @@ static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_
     return IV_OK;
 }
 
-/* What max_loras adapters of max_lora_rank take. available: as above. */
+/* What max_loras adapters of max_lora_rank take on a CPU; those of GPUs are in their working memory. available: as
+ * above. */
 static iv_status size_adapters(const iv_engine_options *o, const iv_engine *e, const iv_model *plan, size_t available,
                                size_t *bytes, iv_error *err) {
     size_t one = 0;
     *bytes = 0;
-    if (!o->max_loras || o->kv_bytes) return IV_OK;
+    if (!o->max_loras || o->kv_bytes || e->gpus[0]) return IV_OK;
     bool good = iv_adapters_room(plan, iv_ranks_size(e->ranks), o->max_lora_rank, &one) &&
                 iv_size_mul(one, o->max_loras, bytes);
     if (good && (!available || *bytes <= available / 2)) return IV_OK;

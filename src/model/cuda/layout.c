@@ -35,10 +35,23 @@ static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     if (c->router_scales_inputs)
         r->f.scaled =
             iv_carve(v, iv_gpu_whole_tiles(t * k) * iv_gpu_hidden_stride(r->m), iv_dtype_bytes(r->m->gemm_type));
-    if (c->mlp_bias || c->router_scales_inputs) r->f.ones = iv_carve(v, t * k, sizeof(float));
+    if (c->mlp_bias || c->router_scales_inputs || r->g->o.adapters) r->f.ones = iv_carve(v, t * k, sizeof(float));
     r->f.expert_offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
     r->f.expert_slots = iv_carve(v, t * k, sizeof(int32_t));
     r->f.terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
+}
+
+/* t of rows and of experts' entries; where rows go through several ranks, their nodes. */
+static void carve_adapters(gpu_rank *r, iv_carving *v, size_t t) {
+    const iv_model *m = r->m;
+    size_t rank = iv_padded_k(r->g->o.adapter_rank), rows = iv_size_max(t, iv_gpu_pick_rows_max(r->g));
+    if (!r->g->o.adapters) return;
+    r->adapters.rank_max = rank;
+    rows = iv_size_max(rows * IV_GPU_PIECES_MAX, 2 * t * (size_t)m->config.experts_per_token);
+    r->adapters.t = iv_carve(v, rows * rank, iv_dtype_bytes(m->gemm_type));
+    if (m->tp.ranks == 1) return;
+    r->adapters.sums = iv_carve(v, t * rank, sizeof(float));
+    r->adapters.nodes = iv_carve(v, 2 * r->f.nodes_max * t * rank, sizeof(float));
 }
 
 static bool gates_attention(const iv_model_config *c) {
@@ -85,6 +98,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * k);
+    if (g->o.adapters) widest = iv_size_max(widest, hidden); /* y of row-parallel layers */
     r->f.rows_max = t;
     r->f.x = iv_carve(&v, t * hidden, sizeof(float));
     r->f.normed = r->f.own_normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
@@ -112,6 +126,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (m->tp.ranks > 1)
         r->f.nodes = iv_carve(&v, 2 * r->f.nodes_max * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
+    carve_adapters(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
     r->f.attention_scratch = iv_carve(&v, iv_gpu_attention_scratch(&shape), shard->heads ? 1 : 0);

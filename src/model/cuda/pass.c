@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/learn.h"
+#include "model/cuda/adapters.h"
 
 enum { BESIDE_SMS = 16 }; /* multiprocessors that layers leave to all-reduces of other microsteps */
 
@@ -181,6 +182,8 @@ iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weigh
 iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     gpu_forward *f = p->f;
     bool buffered = !iv_gpu_adds_plainly(p, l->post_norm);
+    const gpu_site *adapted = iv_gpu_site(p, l->site);
+    if (adapted) return iv_gpu_adapted_row_parallel(p, adapted, l, err);
     if (!buffered && l->norm != iv_gpu_rounding && !f->centered) return f->transport.row_parallel(p, l, err);
     gpu_row_parallel inner = *l;
     float *x = f->x;

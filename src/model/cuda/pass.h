@@ -4,6 +4,7 @@
 #define IV_MODEL_CUDA_PASS_H
 
 #include "device/gpu.h"
+#include "kernels/cuda/adapters.h"
 #include "kernels/cuda/delta.h"
 #include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
@@ -63,6 +64,7 @@ typedef struct gpu_row_parallel {
     const float *bias;
     unsigned char *x; /* of all rows */
     size_t x_stride, x_first;
+    size_t site;            /* of adapters */
     float *to;              /* where the residual stream goes on: f->x, or the tape's next slot */
     const float *norm;      /* NULL: no norm follows */
     const float *post_norm; /* of the layer's result before it is added, which goes to y; NULL: added as it is */
@@ -142,6 +144,7 @@ struct gpu_forward {
     gpu_values *now;  /* of the layer at work */
     size_t ids_apart; /* from a layer's expert_ids in *now to the next one's; 0: each layer overwrites them */
     gpu_tape *tape;   /* of a pass that will run backward; else NULL */
+    struct gpu_adapters *adapters; /* adapters.h; NULL: no rows with adapters come */
 };
 
 /* What a pass reads, on the GPU. */
@@ -158,7 +161,8 @@ typedef struct gpu_pass_inputs {
     const int32_t *true_rows;                /* those that experts take; NULL: all */
     const int32_t *padding;                  /* rows that no sequence owns, cleared where a learner reads them */
     size_t padding_count;
-    bool decode; /* each span has one row */
+    bool decode;                  /* each span has one row */
+    iv_gpu_adapter_rows adapters; /* tiles NULL: all rows are of the base alone */
 } gpu_pass_inputs;
 
 /* The rows [first, first + rows) of a pass: all of them, or one microstep of a long step (transport.c). */
@@ -205,9 +209,10 @@ iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
 /* x += the expert that serves all tokens, of all ranks. */
 iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err);
 size_t iv_gpu_shared_act_stride(const iv_model *m);
-/* gate and up with their activation, for rows_out rows of act. bias: NULL, or that of each expert, added before it. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
-                         size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
+/* gate and up with their activation, for rows_out rows of act. site: of adapters. bias: NULL, or that of each expert,
+ * added before it. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, size_t site, const iv_activation *activation, iv_gpu_linear_args *a,
+                         const iv_matrix *w, size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
                          const iv_gpu_expert_bias_args *bias, iv_error *err);
 
 /* ---- pass.c */
