@@ -203,6 +203,7 @@ def refusals(args, folders):
     for words, want in ((["--lora-modules", f"one={folders[0]}", f"two={folders[1]}", "--max-loras", "1"], "--max-loras: wanted 2 or more"),
                         (["--lora-modules", f"one={folders[0]}", f"one={folders[1]}"], "'one' twice"),
                         (["--lora-modules", "one=/nowhere"], "--lora-modules one: /nowhere"),
+                        (["--lora-modules", "%s%n=/nowhere"], "--lora-modules %s%n: /nowhere"),
                         (["--lora-modules", module], "base_model_name: wanted \"tiny-math\""),
                         (["--lora-modules", '{"name": "one", "path": "x", "rank": 3}'], "wanted NAME=DIR or DIR")):
         ran = subprocess.run([args.server, "serve", str(TINY_MATH), "--port", "0", *words], capture_output=True, text=True, timeout=120)
