@@ -16,6 +16,11 @@ void iv_adapters_close(iv_engine *e); /* after the sequences */
 /* adapter_room.c: what one adapter takes that has this rank on every linear layer, the head and the embedding, on all
  * ranks together, packed. False: an overflow. */
 bool iv_adapters_room(const iv_model *plan, size_t ranks, size_t rank, size_t *bytes);
+/* An adapter that was made for this engine's model becomes `name`, in place of one of that name, whose requests keep
+ * it. It then belongs to the engine, unless this fails. path: of its facts. Not under mpirun. */
+iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err);
+/* The facts of one by its name; false: there is none. */
+bool iv_adapters_info(const iv_engine *e, const char *name, iv_adapter_info *out);
 
 /* By iv_request.adapter; *out is NULL for the base alone. IV_NOT_FOUND lists the names. */
 iv_status iv_adapters_find(const iv_engine *e, const char *name, iv_loaded_adapter **out, iv_error *err);
