@@ -46,7 +46,16 @@ class Adapters:
         return [self.check(one, f"lora_request[{i}]") for i, one in enumerate(listed)]
 
     def use(self, request: LoRARequest) -> str:
-        """Loads it if it is not there. Its digest."""
+        """Loads it if it is not there. Its digest. One without a path is in the engine: Trainer.sync_adapter puts it there."""
+        found = self._digests()
+        self._forget_replaced(found)
+        if not request.path:
+            if request.lora_name not in found:
+                raise InvarError(
+                    Status.NOT_FOUND,
+                    f"lora_request: {request.lora_name}: wanted a lora_path, or an adapter of that name in the engine, found neither",
+                )
+            return found[request.lora_name]
         loaded = self._loaded.get(request.lora_name)
         if loaded is not None and not self._same(loaded.request, request):
             loaded = None
@@ -59,7 +68,7 @@ class Adapters:
         """Whether it was not there before."""
         before = self._loaded.get(request.lora_name)
         self.use(request)
-        return before is not self._loaded[request.lora_name]
+        return before is not self._loaded.get(request.lora_name)
 
     def remove(self, lora_id: int) -> bool:
         for name, loaded in list(self._loaded.items()):
@@ -89,26 +98,33 @@ class Adapters:
                 raise InvarError(
                     Status.INVALID, f"lora_request: wanted a lora_int_id of its own, found {request.lora_int_id}, which {other} has"
                 )
-        if request.lora_name not in self._loaded and len(self._loaded) == self._room:
+        found = self._digests()
+        if request.lora_name not in found and len(found) >= self._room and self._loaded:
             self._unload(next(iter(self._loaded)))
         path = ffi.new("char[]", path_bytes(request.path))
         check(lib().iv_engine_replace_adapter(self._engine.pointer, name, path, err), err)
-        self._loaded[request.lora_name] = made = _Loaded(request, self._digest(request.lora_name))
+        self._loaded[request.lora_name] = made = _Loaded(request, self._digests()[request.lora_name])
         return made
+
+    def _forget_replaced(self, found: dict[str, str]) -> None:
+        """A trainer's adapter may have taken the name of one."""
+        for name, loaded in list(self._loaded.items()):
+            if found.get(name) != loaded.digest:
+                del self._loaded[name]
 
     def _unload(self, name: str) -> None:
         err = new_error()
         check(lib().iv_engine_unload_adapter(self._engine.pointer, c_string(name, "lora_name"), err), err)
         del self._loaded[name]
 
-    def _digest(self, name: str) -> str:
-        info, at = ffi.new("iv_adapter_info *"), 0
+    def _digests(self) -> dict[str, str]:
+        """By name, of what the engine has."""
+        info, at, out = ffi.new("iv_adapter_info *"), 0, {}
         info.size = ffi.sizeof("iv_adapter_info")
         while lib().iv_engine_adapter_at(self._engine.pointer, at, info):
-            if text_of(info.name) == name:
-                return text_of(info.digest)
+            out[text_of(info.name)] = text_of(info.digest)
             at += 1
-        raise InvarError(Status.INVALID, f"lora_request: {name} is not loaded")
+        return out
 
 
 def adapted(fingerprint: str, digest: str) -> str:

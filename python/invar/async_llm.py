@@ -206,6 +206,20 @@ class AsyncLLM:
 
         await self._call(copy)
 
+    async def sync_adapter(self, trainer: Trainer, name: str) -> str:
+        """Trainer.sync_adapter for this engine. Requests name the adapter by LoRARequest(name, id) without a path."""
+        from .trainer import Trainer
+
+        _check.instance(trainer, "trainer", Trainer)
+        digests: list[str] = []
+
+        def put() -> None:
+            with trainer._lock:
+                digests.append(trainer._sync_adapter(self._engine, name))
+
+        await self._call(put)
+        return digests[0]
+
     async def reset_prefix_cache(self) -> bool:
         await self._call(self._engine.reset_prefix_cache)
         return True

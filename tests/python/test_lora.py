@@ -10,7 +10,7 @@ from support import MODEL, PROGRAM, ROOT
 sys.path.insert(0, str(ROOT / "tests/clients"))
 from adapters import make_adapter
 
-from invar import LLM, AsyncLLM, InvarError, LoRARequest, SamplingParams, Status
+from invar import LLM, AsyncLLM, InvarError, LoRARequest, SamplingParams, Status, Trainer
 from invar.lora.request import LoRARequest as SameClass
 
 PROMPT, GREEDY = "What is 17 * 6?", SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -80,6 +80,24 @@ def test_names(llm, folders):
     assert llm.remove_lora(9) and not llm.remove_lora(9) and 9 not in llm.list_loras()
 
 
+def test_learned(folders):
+    """A trainer's adapter next to one from files: each has its name, and its bits are those of its export."""
+    with LLM(MODEL, device="cpu", enable_lora=True, max_loras=2) as llm, Trainer(MODEL, device="cpu", lora_rank=4, base=llm) as trainer:
+        files = LoRARequest("files", 1, folders[0])
+        before = digests(llm.generate(PROMPT, GREEDY, lora_request=files, use_tqdm=False))
+        digest = trainer.sync_adapter(llm, "learned")
+        [out] = llm.generate(PROMPT, GREEDY, lora_request=LoRARequest("learned", 2), use_tqdm=False)
+        assert out.fingerprint.endswith(f"+lora-{digest[:16]}")
+        others = [LoRARequest(f"b{i}", 10 + i, folders[i]) for i in (1, 2)]
+        assert len(set(digests(llm.generate([PROMPT] * 2, GREEDY, lora_request=others, use_tqdm=False)))) == 2
+        assert digests(llm.generate([PROMPT] * 2, GREEDY, lora_request=[files, LoRARequest("learned", 2)], use_tqdm=False)) == [
+            *before, out.outputs[0].digest]
+        trainer.sync_adapter(llm, "files")
+        [now] = llm.generate(PROMPT, GREEDY, lora_request=LoRARequest("files", 1), use_tqdm=False)
+        assert now.outputs[0].digest == out.outputs[0].digest
+        assert digests(llm.generate(PROMPT, GREEDY, lora_request=files, use_tqdm=False)) == before
+
+
 def test_refused(llm, folders):
     lora = LoRARequest("a0", 1, folders[0])
     for given, want in (([lora, lora], "wanted 1, found 2"), ("a0", "lora_request"), ([3], r"lora_request\[0\]")):
@@ -88,9 +106,11 @@ def test_refused(llm, folders):
     with pytest.raises(InvarError) as e:
         llm.generate(PROMPT, GREEDY, lora_request=LoRARequest("none", 7, "/nowhere"), use_tqdm=False)
     assert e.value.status == Status.NOT_FOUND and "/nowhere" in str(e.value)
-    for fields, want in ((("", 1, "x"), "lora_name"), (("a", 0, "x"), "lora_int_id"), (("a", 1, ""), "lora_path")):
+    for fields, want in ((("", 1, "x"), "lora_name"), (("a", 0, "x"), "lora_int_id"), (("a", 1, 7), "lora_path")):
         with pytest.raises(InvarError, match=want):
             LoRARequest(*fields)
+    with pytest.raises(InvarError, match="found neither"):
+        llm.generate(PROMPT, GREEDY, lora_request=LoRARequest("nobody", 7), use_tqdm=False)
     with LLM(MODEL, device="cpu") as plain, pytest.raises(InvarError, match="enable_lora=True"):
         plain.generate(PROMPT, GREEDY, lora_request=lora, use_tqdm=False)
     with LLM(MODEL, device="cpu", enable_lora=True, max_lora_rank=1) as small, pytest.raises(InvarError, match="max_lora_rank"):
@@ -120,5 +140,11 @@ def test_async(folders):
             async for out in llm.chat([{"role": "user", "content": PROMPT}], GREEDY, lora_request=loras[1]):
                 pass
             assert "+lora-" in out.fingerprint
+            assert await llm.remove_lora(1)  # a trainer's adapter needs a place of its own
+            with Trainer(MODEL, device="cpu", lora_rank=4) as trainer:
+                digest = await llm.sync_adapter(trainer, "learned")
+            async for out in llm.generate(PROMPT, GREEDY, lora_request=LoRARequest("learned", 11)):
+                pass
+            assert out.fingerprint.endswith(f"+lora-{digest[:16]}")
 
     asyncio.run(run())

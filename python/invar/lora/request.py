@@ -13,7 +13,8 @@ from .._model import path_text
 @dataclass(frozen=True)
 class LoRARequest:
     """An adapter that PEFT has saved. It is loaded when a request names it first. One name is one adapter, unless
-    load_inplace says that another takes its place."""
+    load_inplace says that another takes its place. Without a path: one that Trainer.sync_adapter has put into the
+    engine."""
 
     lora_name: str
     lora_int_id: int
@@ -25,10 +26,9 @@ class LoRARequest:
         if not _check.text(self.lora_name, "lora_name"):
             raise InvarError(Status.INVALID, "lora_name: wanted a name, found an empty text")
         _check.integer(self.lora_int_id, "lora_int_id", 1, _check.SIZE_MAX)
-        object.__setattr__(self, "lora_path", path_text(self.lora_path, "lora_path"))
+        if self.lora_path != "":
+            object.__setattr__(self, "lora_path", path_text(self.lora_path, "lora_path"))
         _check.flag(self.load_inplace, "load_inplace")
-        if not self.lora_path:
-            raise InvarError(Status.INVALID, "lora_path: wanted a directory, found an empty text")
 
     @property
     def adapter_id(self) -> int:
