@@ -135,7 +135,8 @@ typedef struct iv_engine_options {
                                * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
                                * the free memory */
     size_t max_loras;     /* adapters that may be loaded at once (iv_engine_load_adapter); 0: none. For a CPU's engine
-                           * with numerics "invar" */
+                           * with numerics "invar". Memory for so many of max_lora_rank on all layers is left free of
+                           * the KV cache, unless kv_bytes gives its size */
     size_t max_lora_rank; /* of any module of them, 1 to 4096; 64 by default */
     size_t expert_parallel_size; /* ranks that divide the experts of a mixture. Experts are whole on a rank, and all
                                   * ranks divide them, so this is checked alone and never changes a bit: 0: not checked;
@@ -226,8 +227,8 @@ IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
  * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
  * errors name the file and the tensor. Under mpirun every process reads the directory. */
 IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
-/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one that
- * they began with. After an error the name has what it had. */
+/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one
+ * that they began with. After an error the name has what it had. */
 IV_API iv_status iv_engine_replace_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
 /* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
 IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
@@ -656,6 +657,8 @@ typedef struct iv_model_info {
     /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
      * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
     uint64_t linear_layers, state_bytes, open_block_bytes;
+    uint64_t adapter_bytes; /* of an adapter of rank 64 on every layer, the head and the embedding: what max_loras sets
+                             * aside for each, at this max_lora_rank */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 

@@ -86,6 +86,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_uint(&json, "linear_layers", m->linear_layers);
     iv_out_kv_uint(&json, "state_bytes", m->state_bytes);
     iv_out_kv_uint(&json, "open_block_bytes", m->open_block_bytes);
+    iv_out_kv_uint(&json, "adapter_bytes", m->adapter_bytes);
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
     write_context(&json, c);
@@ -173,6 +174,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
         print_bytes(out, "state of a prefix", m->state_bytes);
         print_bytes(out, "per sequence", m->state_bytes + m->state_bytes / 4 + m->open_block_bytes);
     }
+    print_bytes(out, "an adapter", m->adapter_bytes);
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)
         fprintf(out, "  %-18s %llu\n", "tokens that fit", (unsigned long long)m->tokens_that_fit);

@@ -21,7 +21,8 @@ _LACKING: dict[str, tuple[Any, ...]] = {
     "revision": (None,),
     "pipeline_parallel_size": (1,),
     "data_parallel_size": (1,),
-    "enable_lora": (False,),
+    "fully_sharded_loras": (False,),
+    "lora_dtype": ("auto",),
     "kv_cache_dtype": ("auto",),
     "cpu_offload_gb": (0, 0.0),
     "hf_overrides": (None,),
@@ -29,11 +30,13 @@ _LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_expert_parallel")
-_SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0}  # field: smallest
+_FLAGS = (
+    "enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_lora", "enable_expert_parallel",
+)  # fmt: skip
+_SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0, "max_loras": 1, "max_lora_rank": 1}  # field: smallest
 _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
-    "step_target_ms": 0, "state_cache_memory_bytes": 1,
+    "step_target_ms": 0, "state_cache_memory_bytes": 1, "max_cpu_loras": 1,
 }  # fmt: skip
 _TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa", "weights")
 
@@ -56,6 +59,10 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None
     trust_remote_code: bool = False  # no code of a model is ever run
     disable_log_stats: bool = True  # nothing is logged
+    enable_lora: bool = False
+    max_loras: int = 1  # adapters at once: the larger of this and ...
+    max_cpu_loras: int | None = None  # ... of this; the least recently used one goes
+    max_lora_rank: int = 64  # of any module
     # vLLM's that the engine lacks: other values are refused by name.
     tokenizer: str | None = None
     tokenizer_mode: str = "auto"
@@ -63,7 +70,8 @@ class EngineArgs:
     revision: str | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    enable_lora: bool = False
+    fully_sharded_loras: bool = False
+    lora_dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     cpu_offload_gb: float = 0
     hf_overrides: Any = None
@@ -109,6 +117,11 @@ class EngineArgs:
             _check.wrong("speculative_config", 'a dict as {"method": "ngram"}', self.speculative_config)
 
     @property
+    def lora_room(self) -> int:
+        """Adapters that may be loaded at once."""
+        return max(self.max_loras, self.max_cpu_loras or 0) if self.enable_lora else 0
+
+    @property
     def _on_gpu(self) -> bool:
         return self.device == "cuda" or (self.device == "auto" and CUDA and os.path.exists("/dev/nvidiactl"))
 
@@ -141,6 +154,7 @@ class EngineArgs:
         o.kv_bytes = self.kv_cache_memory_bytes or 0
         o.state_cache_bytes = self.state_cache_memory_bytes or 0
         o.single_process = True
+        o.max_loras, o.max_lora_rank = self.lora_room, self.max_lora_rank
         o.sample_all_ids = self.sample_all_ids
         o.step_target_ms = ffi.cast("size_t", -1) if self.step_target_ms is None else self.step_target_ms
         if self.rank_timeout_ms is not None:

@@ -1,6 +1,7 @@
 /* inspect.c: the memory that a model needs, from its headers, or from its configuration if it has no weights. */
 #include "base/size.h"
 #include "device/memory.h"
+#include "engine/adapters.h"
 #include "engine/info.h"
 #include "format/config_fields.h"
 #include "format/generation_config.h"
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { RANK = 64 /* of an adapter that is reported: the default of max_lora_rank */ };
 
 /* The type or format of most bytes on disk. */
 static const char *stored_dtype(const iv_checkpoint *c) {
@@ -46,10 +49,13 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     o.packed = true;
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
+    size_t adapter;
+    if (!iv_adapters_room(&m, 1, RANK, &adapter)) adapter = SIZE_MAX;
     *info = (iv_model_info){.expanded_bytes = expanded,
                             .file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m),
+                            .adapter_bytes = adapter,
                             .linear_layers = m.state_layout.layers,
                             .state_bytes = iv_state_bytes(&m),
                             .open_block_bytes = iv_state_tail_bytes(&m),
