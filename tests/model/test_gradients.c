@@ -7,7 +7,8 @@
 static const char *const families[] = {"qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe"};
 enum { FAMILIES_COUNT = sizeof families / sizeof *families };
 /* Of tests/data/families, with layers that have a state. */
-static const char *const states[] = {"qwen3_5_text_a", "qwen3_5_moe_a", "qwen3_next_a", "lfm2_a"};
+static const char *const states[] = {"qwen3_5_text_a", "qwen3_5_moe_a",    "qwen3_next_a",      "lfm2_a",
+                                     "nemotron_h_a",   "falcon_h1_norm_a", "granitemoehybrid_a"};
 enum { STATES_COUNT = sizeof states / sizeof *states };
 
 /* PyTorch's own bfloat16 backward: the mean of its errors over tensors that are not experts, which it stacks. They are
