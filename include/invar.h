@@ -222,6 +222,9 @@ IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
  * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
  * errors name the file and the tensor. Under mpirun every process reads the directory. */
 IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
+/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one that
+ * they began with. After an error the name has what it had. */
+IV_API iv_status iv_engine_replace_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
 /* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
 IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
 
@@ -718,8 +721,16 @@ typedef struct iv_quantize_options {
     bool overwrite;           /* the directory may hold a model, which is replaced */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
     void *user;
+    const char *method; /* "nearest", or "gptq": what each layer's rounding leaves is made up for by columns that are
+                         * rounded later, with the inputs that these texts give it. The model is in memory. The same
+                         * file on every machine */
+    const iv_ids *calibration; /* of gptq: the tokens of each text, 1 to the model's longest */
+    size_t calibration_count;
+    double damping; /* of gptq: share of the mean square of a layer's inputs that is added to each; above 0 */
+    bool act_order; /* of gptq: columns by falling size of their inputs, with the scales of rounding to nearest */
+    size_t threads; /* of gptq; 0: one for each CPU */
 } iv_quantize_options;
-/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting. */
+/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01. */
 IV_API void iv_quantize_options_init_sized(iv_quantize_options *options, size_t size);
 static inline void iv_quantize_options_init(iv_quantize_options *options) {
     iv_quantize_options_init_sized(options, sizeof *options);
@@ -728,11 +739,14 @@ static inline void iv_quantize_options_init(iv_quantize_options *options) {
 typedef struct iv_quantize_info {
     size_t tensors, files, quantized; /* of the copy; quantized: linear layers */
     uint64_t bytes, model_bytes;      /* of the copy's weights, and of the model's */
+    uint64_t calibration_tokens;      /* of gptq */
+    size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
 } iv_quantize_info;
 
-/* Writes a model as a new Hugging Face directory whose linear layers are rounded to nearest, in compressed-tensors'
- * form; the other files as iv_export does. A few rows at a time are in memory. IV_INVALID: the model is quantized
- * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written.
+/* Writes a model as a new Hugging Face directory whose linear layers are rounded, in compressed-tensors' form; the
+ * other files as iv_export does. With "nearest" a few rows at a time are in memory. IV_INVALID: the model is quantized
+ * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written;
+ * with "gptq" a layer whose inputs no product has (latent attention's kv_b_proj).
  */
 IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
                              iv_quantize_info *info, iv_error *err);

@@ -145,7 +145,11 @@ def facts(root):
         row["tried"] = ["golden"] + row["tried"]
         if (tests / "data/gradients" / folder.name).exists():
             row["learner"] = ["CPU"]
-    recorded = set(read(tests / "data/h200_digests.txt", r"^(\S+) [0-9a-f]{64}$"))
+    known = (tests / "data/h200_digests.txt").read_text()
+    waiting = re.search(r"^# From (\S+) on: .*; no H200 has given them yet", known, re.M)
+    if waiting:  # the CPU's alone
+        known = known[: known.index(f"\n{waiting[1]} ")]
+    recorded = set(re.findall(r"^(\S+) [0-9a-f]{64}$", known, re.M))
     case = r'^    \{"([\w-]+)", "(tests/data/(?:families|hf)/\w+)",'
     for emulated in ("device", "states"): # models in a case of the test, one level deeper
         for _, folder in read(tests / f"cuda/test_emulated_{emulated}.c", case.replace("^    ", "^        ")):

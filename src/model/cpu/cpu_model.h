@@ -20,6 +20,11 @@ typedef struct iv_cpu_latent {
     void *rows;  /* [tokens][the rank's heads][kv_rank]: of attention */
 } iv_cpu_latent;
 
+/* Inputs of products, for a calibration: `rows` rows of w->k elements of the model's type. */
+typedef struct iv_cpu_watch {
+    void (*see)(struct iv_cpu_watch *w, const iv_matrix *matrix, const void *x, size_t stride, size_t rows);
+} iv_cpu_watch;
+
 /* Memory for steps of up to tokens_max tokens, allocated once, and the step that is running. */
 typedef struct iv_cpu_model {
     iv_backend backend; /* first */
@@ -57,6 +62,7 @@ typedef struct iv_cpu_model {
     size_t part_bytes;
     int part;
     struct iv_cpu_adapted *adapted; /* memory for rows with adapters (product.h); NULL: none may come */
+    iv_cpu_watch *watch;            /* sees the inputs of a layer's products, on one rank; NULL: none does */
     /* The step. */
     const iv_batch *batch;
     iv_tape *tape;                  /* of a pass that will run backward; else NULL */

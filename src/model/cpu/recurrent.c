@@ -13,7 +13,7 @@ typedef struct job {
 
 _Static_assert((int)IV_STATE_WRITES_MAX <= (int)IV_DELTA_WRITES_MAX, "a span takes all writes of a step");
 
-/* A sequence of a learner: all of it, without a slot or a tail. */
+/* A sequence of a learner or a calibration: all of it, without a slot or a tail. */
 static iv_delta_span whole_span(const iv_attention_span *spans, size_t i) {
     iv_delta_span s = {.first_row = spans[i].first_row, .rows = spans[i].rows};
     for (size_t before = 0; before < i; before++) s.border += (spans[before].rows - 1) / IV_DELTA_BLOCK;
@@ -125,7 +125,7 @@ iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
     if (!m->delta_layout.channels && mixer != IV_MIXER_SCAN) return IV_OK;
     iv_scan_args scan = iv_cpu_scan_args(m, &m->layers[layer]);
     const iv_tape_layer *tape = s->tape ? s->tape->now : NULL;
-    IV_ASSERT(batch->states ? batch->slots != NULL : s->learner != NULL);
+    IV_ASSERT(batch->states ? batch->slots != NULL : s->learner || s->watch);
     job j = {.s = s,
              .a = {.layout = &m->delta_layout,
                    .conv = w->conv,
