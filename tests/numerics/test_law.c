@@ -279,8 +279,8 @@ static void run_linear_attention(const json_t *c) {
 
 /* The same of a scan, with a gate before its norm, a bias, and steps of 1 / 32 at least. */
 static void run_selective_scan(const json_t *c) {
-    enum { WIDE = CHANNELS + VALUE + 1 };
-    static float x[DELTA_ROWS * WIDE], z[DELTA_ROWS * VALUE], y[DELTA_ROWS * VALUE], in[DELTA_ROWS * CHANNELS];
+    enum { SCAN_WIDTH = CHANNELS + VALUE + 1 };
+    static float x[DELTA_ROWS * SCAN_WIDTH], z[DELTA_ROWS * VALUE], y[DELTA_ROWS * VALUE], in[DELTA_ROWS * CHANNELS];
     float conv[CHANNELS * TAPS], bias[CHANNELS], norm[VALUE], dt[DELTA_ROWS], a_log = -0.5f, dt_bias = -2.0f;
     float typed[DELTA_ROWS * CHANNELS], qk[DELTA_ROWS * 2 * KEY], out[DELTA_ROWS * VALUE]; /* storage for any type */
     float skip = 0.75f, squares;
@@ -300,10 +300,10 @@ static void run_selective_scan(const json_t *c) {
         iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL, &scan};
         iv_delta_span span = {.rows = DELTA_ROWS};
         for (size_t t = 0; t < DELTA_ROWS; t++) {
-            float *row = x + t * WIDE;
+            float *row = x + t * SCAN_WIDTH;
             memcpy(row, in + t * CHANNELS, CHANNELS * sizeof *row);
             memcpy(row + CHANNELS, z + t * VALUE, VALUE * sizeof *row);
-            row[WIDE - 1] = dt[t];
+            row[SCAN_WIDTH - 1] = dt[t];
             iv_delta_inputs(&compute, &args, t);
         }
         for (size_t t = 0; t < DELTA_ROWS; t++) assert_true(iv_scan_mix(&compute, &args, &span, t));
