@@ -89,8 +89,8 @@ static void sum_taps(job *j, const iv_tensor *t, size_t channel, size_t whole, s
     iv_cpu_learner *l = j->l;
     size_t taps = j->a.layout->taps;
     j->tap = channel * taps;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->offset + whole * taps, n * taps, add_taps, j});
+    iv_learner_sum_columns(
+        l, &(iv_axis_columns){&l->axis, &l->step->sums, t->offset + whole * taps, n * taps, add_taps, j});
 }
 
 static void norm_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
