@@ -121,8 +121,8 @@ static void sum_scan(job *j, const iv_layer_tensors *t) {
     iv_bias_backward(l, &l->axis, l->dqkv, d->width, d->width - d->value_heads, d->value_heads,
                      t->dt_bias->offset + first);
     if (t->delta_norm)
-        iv_axis_sum_columns(
-            &l->compute, &(iv_axis_columns){&l->axis, &l->step->sums, t->delta_norm->offset + value, n, norm_terms, j});
+        iv_learner_sum_columns(
+            l, &(iv_axis_columns){&l->axis, &l->step->sums, t->delta_norm->offset + value, n, norm_terms, j});
 }
 
 static iv_status sum_vectors(job *j, const iv_layer_tensors *t, iv_error *err) {
