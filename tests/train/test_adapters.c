@@ -59,6 +59,7 @@ static const struct {
                 {"hf/qwen3_moe", everything, "fma32", 4},
                 {"families/qwen2_moe_a", everything, "tc16", 1},
                 {"families/lfm2_a", everything, "fma32", 1},
+                {"families/falcon_h1_norm_a", everything, "fma32", 1},
                 {"families/gpt_oss_a", "q_proj,o_proj,k_proj,v_proj", "fma32", 1},
                 {"packed_models/qwen3_fp8_a", everything, "fma32", 1},
                 {"packed_models/llama_w8a8_int8_a", NULL, "fma32", 1}};
