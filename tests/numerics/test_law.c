@@ -2,7 +2,7 @@
  * Both generate their inputs with the same formula. */
 #include "random.h"
 #include "format/json.h"
-#include "kernels/delta.h"
+#include "kernels/scan.h"
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
 #include "numerics/attention.h"
@@ -11,6 +11,8 @@
 #include "numerics/tree.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/elementary.h"
+
+#include <math.h>
 
 enum { VALUES_MAX = 8192 };
 
@@ -275,6 +277,48 @@ static void run_linear_attention(const json_t *c) {
     free(scratch);
 }
 
+/* The same of a scan, with a gate before its norm, a bias, and steps of 1 / 32 at least. */
+static void run_selective_scan(const json_t *c) {
+    enum { SCAN_WIDTH = CHANNELS + VALUE + 1 };
+    static float x[DELTA_ROWS * SCAN_WIDTH], z[DELTA_ROWS * VALUE], y[DELTA_ROWS * VALUE], in[DELTA_ROWS * CHANNELS];
+    float conv[CHANNELS * TAPS], bias[CHANNELS], norm[VALUE], dt[DELTA_ROWS], a_log = -0.5f, dt_bias = -2.0f;
+    float typed[DELTA_ROWS * CHANNELS], qk[DELTA_ROWS * 2 * KEY], out[DELTA_ROWS * VALUE]; /* storage for any type */
+    float skip = 0.75f, squares;
+    iv_dtype type = type_of(c);
+    iv_delta_layout l;
+    size_t bytes;
+    assert_true(iv_delta_layout_make(&l, type, &(iv_delta_sizes){1, 1, 1, 0, KEY, VALUE, TAPS, true}));
+    assert_true(iv_delta_scratch(&l, &bytes));
+    void *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    inputs(18, DELTA_ROWS * CHANNELS, type, 0, typed), inputs(11, DELTA_ROWS * VALUE, IV_F32, 0, z);
+    inputs(12, DELTA_ROWS, IV_F32, 0, dt), inputs(14, CHANNELS * TAPS, IV_F32, 0, conv);
+    inputs(19, CHANNELS, IV_F32, 0, bias), inputs(15, VALUE, IV_F32, 0, norm);
+    for (size_t i = 0; i < DELTA_ROWS * CHANNELS; i++) in[i] = iv_element(type, typed, i);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        iv_compute compute = {.kernels = iv_kernels_select((iv_isa)isa), .arithmetic = arithmetic_of(c)};
+        iv_scan_args scan = {.conv_bias = bias, .skip = &skip, .step_low = 0.03125f, .step_high = INFINITY};
+        iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL, &scan};
+        iv_delta_span span = {.rows = DELTA_ROWS};
+        for (size_t t = 0; t < DELTA_ROWS; t++) {
+            float *row = x + t * SCAN_WIDTH;
+            memcpy(row, in + t * CHANNELS, CHANNELS * sizeof *row);
+            memcpy(row + CHANNELS, z + t * VALUE, VALUE * sizeof *row);
+            row[SCAN_WIDTH - 1] = dt[t];
+            iv_delta_inputs(&compute, &args, t);
+        }
+        for (size_t t = 0; t < DELTA_ROWS; t++) assert_true(iv_scan_mix(&compute, &args, &span, t));
+        assert_true(iv_delta_heads(&compute, &args, &span, 0, scratch));
+        for (size_t t = 0; t < DELTA_ROWS; t++) {
+            iv_scan_gate(&compute, &args, t, &squares);
+            float factor = iv_ref_heads_factor(&squares, 1, VALUE, 1e-6f);
+            iv_scan_norm(&compute, &args, t, &factor);
+        }
+        for (size_t i = 0; i < DELTA_ROWS * VALUE; i++) y[i] = iv_element(type, out, i);
+        compare(c, y, DELTA_ROWS * VALUE);
+    }
+    free(scratch);
+}
+
 static void run_short_convolution(const json_t *c) {
     enum { N = 5, LENGTH = 8, CONV_TAPS = 3 };
     float typed[LENGTH * 3 * N], x[LENGTH * 3 * N], conv[N * CONV_TAPS], y[LENGTH * N];
@@ -297,6 +341,7 @@ static void layers_with_a_state(void **state) {
     (void)state;
     json_t *root, *cases = cases_open(&root);
     assert_int_equal(count_op(cases, "linear_attention", run_linear_attention), 5);
+    assert_int_equal(count_op(cases, "selective_scan", run_selective_scan), 5);
     assert_int_equal(count_op(cases, "short_convolution", run_short_convolution), 3);
     json_decref(root);
 }

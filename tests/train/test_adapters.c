@@ -61,6 +61,7 @@ static const struct {
                 {"families/lfm2_a", everything, "fma32", 1},
                 {"families/qwen3_next_a", NULL, "fma32", 1},
                 {"families/glm4_a", NULL, "fma32", 1},
+                {"families/falcon_h1_norm_a", everything, "fma32", 1},
                 {"families/gpt_oss_a", "q_proj,o_proj,k_proj,v_proj", "fma32", 1},
                 {"packed_models/qwen3_fp8_a", everything, "fma32", 1},
                 {"packed_models/llama_w8a8_int8_a", NULL, "fma32", 1}};

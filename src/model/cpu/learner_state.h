@@ -61,6 +61,7 @@ struct iv_cpu_learner {
     float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
     float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm; [rows][value_dim]: of a gated norm */
     float *log_terms;        /* [rows][value heads]: of linear attention's A_log */
+    float *skip_terms;       /* the same, of a scan's D */
     void *packed;            /* activations over the token axis */
     void *transposed;        /* weights, transposed */
     void *unpacked;          /* weights by row, where `weights` is NULL */
