@@ -38,13 +38,16 @@ IV_DEVICE uint2 load_step(const char *row, int step, bool there) {
     return row && there ? *(const uint2 *)(row + step * 32) : make_uint2(0, 0);
 }
 
-/* Steps [first, first + 2 PAIRS) of a chain of `steps`: rows beyond it are zero, which changes no sum. */
-template <int PAIRS>
+/* Steps [first, first + 2 PAIRS) of a chain of `steps`: rows beyond it are zero, which changes no sum. HALVES 1: no
+ * row is behind the eighth. */
+template <int PAIRS, int HALVES>
 IV_DEVICE void load_rows(const two_rows &r, int from, int first, int steps, uint2 (&x)[2 * PAIRS][2]) {
 #pragma unroll
-    for (int s = 0; s < 2 * PAIRS; s++)
+    for (int s = 0; s < 2 * PAIRS; s++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) x[s][i] = load_step(r.row[i], from + first + s, first + s < steps);
+        for (int i = 0; i < HALVES; i++) x[s][i] = load_step(r.row[i], from + first + s, first + s < steps);
+        if (HALVES == 1) x[s][1] = make_uint2(0, 0);
+    }
 }
 
 template <iv_dtype TYPE>
@@ -55,11 +58,11 @@ IV_DEVICE void two_steps(float (&d)[4], const uint4 &w, const uint2 (&first)[2],
 
 /* ---- inner ------------------------------------------------------------------------------------------------------ */
 
-/* A leaf of 8 NT rows of A: BATCH pairs of steps of A at a time, and while some rows of x are multiplied the next. */
-template <iv_dtype TYPE, int NT, int BATCH>
+/* A leaf of 8 NT rows of A: BATCH pairs of steps of A at a time; X pairs of steps of x are multiplied while the next
+ * ones come, which takes about as long as 16 steps. */
+template <iv_dtype TYPE, int NT, int BATCH, int X, int HALVES>
 IV_DEVICE void leaf_of(const adapter_problem &p, const uint4 *a, const bool (&valid)[NT], size_t tile_apart,
                        const adapter_tile &tile, unsigned mask, int steps, bool &waited, float (&d)[NT][4]) {
-    constexpr int X = 2; /* pairs of steps of x */
     int leaf = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = (steps + 1) / 2;
     for (int base = 0; base < pairs; base += BATCH) {
         uint4 w[NT][BATCH];
@@ -73,11 +76,11 @@ IV_DEVICE void leaf_of(const adapter_problem &p, const uint4 *a, const bool (&va
         if (!waited) iv_wait();
         waited = true;
         two_rows r = rows_of(p.a.x, p.a.x_stride, tile.x, mask);
-        load_rows<X>(r, leaf * steps, 2 * base, steps, x[0]);
+        load_rows<X, HALVES>(r, leaf * steps, 2 * base, steps, x[0]);
 #pragma unroll
         for (int i = 0; i < BATCH; i += X) {
             if (base + i >= pairs) break;
-            if (i + X < BATCH) load_rows<X>(r, leaf * steps, 2 * (base + i + X), steps, x[(i / X + 1) % 2]);
+            if (i + X < BATCH) load_rows<X, HALVES>(r, leaf * steps, 2 * (base + i + X), steps, x[(i / X + 1) % 2]);
 #pragma unroll
             for (int j = 0; j < X; j++)
 #pragma unroll
@@ -112,9 +115,9 @@ IV_DEVICE void put_inner(const adapter_problem &p, const adapter_tile &tile, uns
     __syncthreads();
 }
 
-template <iv_dtype TYPE, int NT, int BATCH>
+template <iv_dtype TYPE, int NT>
 static __global__ void __launch_bounds__(256) inner_tc16(const __grid_constant__ adapter_problem p) {
-    __shared__ float sums[IV_LEAVES_MAX * NT * 4 * 32];
+    extern __shared__ float sums[]; /* [leaves][NT * 4][32] */
     int leaf = threadIdx.x / 32, steps = p.k_padded / ADAPTER_STEP / p.a.leaves;
     bool waited = p.a.rows.grouped; /* the router writes its tiles */
     iv_let_next();
@@ -131,7 +134,12 @@ static __global__ void __launch_bounds__(256) inner_tc16(const __grid_constant__
             float d[NT][4] = {};
             bool valid[NT];
             for (int n = 0; n < NT; n++) valid[n] = (block * NT + n) * 8 < part.rank;
-            leaf_of<TYPE, NT, BATCH>(p, a, valid, apart, tile, mask, steps, waited, d);
+            if (NT > 1)
+                leaf_of<TYPE, NT, 4, 2, 2>(p, a, valid, apart, tile, mask, steps, waited, d);
+            else if (mask >> 8)
+                leaf_of<TYPE, NT, 16, 8, 2>(p, a, valid, apart, tile, mask, steps, waited, d);
+            else
+                leaf_of<TYPE, NT, 32, 8, 1>(p, a, valid, apart, tile, mask, steps, waited, d);
             put_inner<TYPE, NT>(p, tile, mask, part, block, d, sums);
         }
     }
@@ -144,7 +152,8 @@ template <iv_dtype TYPE> static int launch_inner(const iv_gpu_adapter_args *a, c
     bool many = tiles > 256;
     p.blocks = (int)((a->rank_max + (many ? 32 : 8) - 1) / (many ? 32 : 8));
     dim3 grid = adapter_grid(a, tiles * a->pieces * (size_t)p.blocks);
-    return iv_launch(many ? inner_tc16<TYPE, 4, 4> : inner_tc16<TYPE, 1, 32>, grid, 32 * a->leaves, stream, p);
+    size_t shared = (size_t)a->leaves * (many ? 4 : 1) * 4 * 32 * sizeof(float);
+    return iv_launch_shared(many ? inner_tc16<TYPE, 4> : inner_tc16<TYPE, 1>, grid, 32 * a->leaves, shared, stream, p);
 }
 
 int iv_gpu_adapter_inner_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream) {
@@ -184,7 +193,7 @@ IV_DEVICE void add_outer(const adapter_problem &p, const adapter_tile &tile, uns
     if (!part.b) return;
     for (int i = 0; i < pairs; i++) {
         uint2 x[2][2];
-        load_rows<1>(r, 0, 2 * i, steps, x);
+        load_rows<1, 2>(r, 0, 2 * i, steps, x);
 #pragma unroll
         for (int c = 0; c < NC; c++) {
             uint4 b = i == 0 ? w[c][0] : w[c][1];
@@ -202,51 +211,89 @@ IV_DEVICE void add_outer(const adapter_problem &p, const adapter_tile &tile, uns
     }
 }
 
-/* y of value v of eight columns, with its term. */
+/* y with its term, of value v of eight columns. */
 template <int NC> IV_DEVICE float with_term(const outer_sums<NC> &s, int c, int v, float y) {
     return s.adapted[v / 2] ? iv_canon(__fmaf_rn(s.scale[v / 2], iv_canon(s.z[c][v]), y)) : y;
+}
+
+/* A lane's values of a block of columns of one piece, or of gates and their ups: where they are, and y. */
+template <int NC, int PARTS> struct outer_values {
+    int at[2], column[NC][2]; /* rows of y, -1: none; columns of the piece, -1: none */
+    float y[PARTS][NC][4];
+};
+
+template <int NC, int PARTS> IV_DEVICE size_t stored_at(const adapter_problem &p, int piece, int part, int column) {
+    if (PARTS == 2) return (size_t)(column / 8 * 16 + column % 8 + 8 * part);
+    return adapter_column(p, p.a.piece[piece].first + column);
+}
+
+template <int NC, int PARTS>
+IV_DEVICE void load_values(const adapter_problem &p, const adapter_tile &tile, int piece, int first, int n,
+                           outer_values<NC, PARTS> &o) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int at = __shfl_sync(~0u, tile.y, g + 8 * i);
+        o.at[i] = g + 8 * i < tile.count ? at : -1;
+    }
+#pragma unroll
+    for (int c = 0; c < NC; c++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int column = first + c * 8 + 2 * t + i;
+            o.column[c][i] = column < n ? column : -1;
+        }
+#pragma unroll
+    for (int k = 0; k < PARTS; k++)
+#pragma unroll
+        for (int c = 0; c < NC; c++)
+#pragma unroll
+            for (int v = 0; v < 4; v++) {
+                int at = o.at[v / 2], column = o.column[c][v % 2];
+                bool there = at >= 0 && column >= 0;
+                o.y[k][c][v] =
+                    there ? p.a.y[(size_t)at * p.a.y_stride + stored_at<NC, PARTS>(p, piece, k, column)] : 0.0f;
+            }
 }
 
 /* A block of columns of one piece, or of gates and their ups. */
 template <iv_dtype TYPE, int NC, int PARTS>
 IV_DEVICE void outer_item(const adapter_problem &p, const adapter_tile &tile, int piece, int first, bool &waited) {
-    int n = PARTS == 2 ? (int)p.a.n / 2 : (int)p.a.piece[piece].n, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    int n = PARTS == 2 ? (int)p.a.n / 2 : (int)p.a.piece[piece].n;
     outer_sums<NC> s[PARTS];
+    outer_values<NC, PARTS> o;
+    unsigned left = adapter_rows_of(tile), mask = 0;
+    bool loaded = false;
 #pragma unroll
     for (int k = 0; k < PARTS; k++) s[k].adapted[0] = s[k].adapted[1] = false;
-    for (unsigned mask, left = adapter_rows_of(tile); left;) {
+    while (left || !loaded) {
         uint4 w[PARTS][NC][HELD];
         iv_gpu_adapted_part part[PARTS];
         unsigned rest = left;
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            unsigned again = rest;
-            part[k] = adapter_next(p, tile, piece + k, again, mask);
-            left = again;
+        for (int k = 0; k < PARTS && rest; k++) {
+            left = rest;
+            part[k] = adapter_next(p, tile, piece + k, left, mask);
             load_outer<NC>(part[k], first, n, w[k]);
         }
         if (!waited) iv_wait();
         waited = true;
+        if (!loaded) load_values<NC, PARTS>(p, tile, piece, first, n, o);
+        loaded = true;
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) add_outer<TYPE, NC>(p, tile, mask, part[k], first, n, w[k], s[k]);
+        for (int k = 0; k < PARTS && rest; k++) add_outer<TYPE, NC>(p, tile, mask, part[k], first, n, w[k], s[k]);
     }
-    if (!waited) iv_wait();
-    waited = true;
 #pragma unroll
     for (int c = 0; c < NC; c++)
 #pragma unroll
         for (int v = 0; v < 4; v++) {
-            int row = g + v / 2 * 8, column = first + c * 8 + 2 * t + v % 2, at = __shfl_sync(~0u, tile.y, row);
-            if (row >= tile.count || column >= n) continue;
-            if constexpr (PARTS == 2) {
-                const float *y = p.a.y + (size_t)at * p.a.y_stride + column / 8 * 16 + column % 8;
-                adapter_activate<TYPE>(p, at, column, with_term(s[0], c, v, y[0]), with_term(s[1], c, v, y[8]));
-            } else {
-                size_t of = adapter_column(p, p.a.piece[piece].first + column);
-                if (!s[0].adapted[v / 2] && !p.a.residual) continue;
-                float y = with_term(s[0], c, v, p.a.y[(size_t)at * p.a.y_stride + of]);
-                adapter_finish(p, at, of, y, s[0].adapted[v / 2]);
-            }
+            int at = o.at[v / 2], column = o.column[c][v % 2];
+            if (at < 0 || column < 0) continue;
+            float y = with_term(s[0], c, v, o.y[0][c][v]);
+            if constexpr (PARTS == 2)
+                adapter_activate<TYPE>(p, at, column, y, with_term(s[1], c, v, o.y[1][c][v]));
+            else
+                adapter_finish(p, at, stored_at<NC, PARTS>(p, piece, 0, column), y, s[0].adapted[v / 2]);
         }
 }
 
