@@ -256,33 +256,69 @@ IV_DEVICE void load_values(const adapter_problem &p, const adapter_tile &tile, i
             }
 }
 
-/* A block of columns of one piece, or of gates and their ups. */
-template <iv_dtype TYPE, int NC, int PARTS>
-IV_DEVICE void outer_item(const adapter_problem &p, const adapter_tile &tile, int piece, int first, bool &waited) {
-    int n = PARTS == 2 ? (int)p.a.n / 2 : (int)p.a.piece[piece].n;
-    outer_sums<NC> s[PARTS];
-    outer_values<NC, PARTS> o;
-    unsigned left = adapter_rows_of(tile), mask = 0;
-    bool loaded = false;
+/* An item of work as far as it can be read before its products: its tile, its columns, the first slot's parts. */
+template <int NC, int PARTS> struct outer_work {
+    adapter_tile tile;
+    int index, piece, first; /* of the tile; of the warp's columns */
+    unsigned left, mask;     /* rows of further slots; of the first one, 0: there is none */
+    iv_gpu_adapted_part part[PARTS];
+    uint4 w[PARTS][NC][HELD];
+};
+
+/* The parts of the next slot. */
+template <int NC, int PARTS>
+IV_DEVICE void next_parts(const adapter_problem &p, const adapter_tile &tile, int piece, unsigned &left, unsigned &mask,
+                          iv_gpu_adapted_part (&part)[PARTS]) {
+    unsigned rest = left;
 #pragma unroll
-    for (int k = 0; k < PARTS; k++) s[k].adapted[0] = s[k].adapted[1] = false;
-    while (left || !loaded) {
-        uint4 w[PARTS][NC][HELD];
-        iv_gpu_adapted_part part[PARTS];
-        unsigned rest = left;
-#pragma unroll
-        for (int k = 0; k < PARTS && rest; k++) {
-            left = rest;
-            part[k] = adapter_next(p, tile, piece + k, left, mask);
-            load_outer<NC>(part[k], first, n, w[k]);
-        }
-        if (!waited) iv_wait();
-        waited = true;
-        if (!loaded) load_values<NC, PARTS>(p, tile, piece, first, n, o);
-        loaded = true;
-#pragma unroll
-        for (int k = 0; k < PARTS && rest; k++) add_outer<TYPE, NC>(p, tile, mask, part[k], first, n, w[k], s[k]);
+    for (int k = 0; k < PARTS; k++) left = rest, part[k] = adapter_next(p, tile, piece + k, left, mask);
+}
+
+template <int NC, int PARTS> IV_DEVICE int columns_of(const adapter_problem &p, int piece) {
+    return PARTS == 2 ? (int)p.a.n / 2 : (int)p.a.piece[piece].n;
+}
+
+/* Goes on to an item: what it has in common with the one before stays. */
+template <int NC, int PARTS> IV_DEVICE void take_work(const adapter_problem &p, int item, outer_work<NC, PARTS> &o) {
+    constexpr int COLUMNS = OUTER_WARPS * NC * 8;
+    int index = item / p.blocks, block = item % p.blocks, first = block * COLUMNS, piece = 0;
+    if (PARTS == 1) piece = adapter_piece_of(p, block, COLUMNS, first);
+    if (index != o.index || piece != o.piece) {
+        if (index != o.index) o.tile = adapter_tile_at(p, index);
+        o.index = index, o.piece = piece, o.left = adapter_rows_of(o.tile), o.mask = 0;
+        if (o.left) next_parts<NC, PARTS>(p, o.tile, piece, o.left, o.mask, o.part);
     }
+    o.first = first + threadIdx.x / 32 * NC * 8;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++)
+        if (o.mask) load_outer<NC>(o.part[k], o.first, columns_of<NC, PARTS>(p, piece), o.w[k]);
+}
+
+/* The sums of all slots of an item. */
+template <iv_dtype TYPE, int NC, int PARTS>
+IV_DEVICE void add_work(const adapter_problem &p, const outer_work<NC, PARTS> &o, outer_sums<NC> (&s)[PARTS]) {
+    int n = columns_of<NC, PARTS>(p, o.piece);
+    unsigned left = o.left, mask;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) {
+        s[k].adapted[0] = s[k].adapted[1] = false;
+        if (o.mask) add_outer<TYPE, NC>(p, o.tile, o.mask, o.part[k], o.first, n, o.w[k], s[k]);
+    }
+    while (left) {
+        iv_gpu_adapted_part part[PARTS];
+        next_parts<NC, PARTS>(p, o.tile, o.piece, left, mask, part);
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) {
+            uint4 w[NC][HELD];
+            load_outer<NC>(part[k], o.first, n, w);
+            add_outer<TYPE, NC>(p, o.tile, mask, part[k], o.first, n, w, s[k]);
+        }
+    }
+}
+
+template <iv_dtype TYPE, int NC, int PARTS>
+IV_DEVICE void end_work(const adapter_problem &p, int piece, const outer_values<NC, PARTS> &o,
+                        const outer_sums<NC> (&s)[PARTS]) {
 #pragma unroll
     for (int c = 0; c < NC; c++)
 #pragma unroll
@@ -297,32 +333,38 @@ IV_DEVICE void outer_item(const adapter_problem &p, const adapter_tile &tile, in
         }
 }
 
+/* A block goes through consecutive items; B of the next one comes while the terms of one are added. */
 template <iv_dtype TYPE, int NC, int PARTS>
 static __global__ void __launch_bounds__(32 * OUTER_WARPS) outer_tc16(const __grid_constant__ adapter_problem p) {
     bool waited = p.a.rows.grouped;
+    outer_work<NC, PARTS> o;
     iv_let_next();
     if (waited) iv_wait();
-    int items = adapter_tile_count(p) * p.blocks;
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        adapter_tile tile = adapter_tile_at(p, item / p.blocks);
-        int first = item % p.blocks * OUTER_WARPS * NC * 8, piece = 0;
-        if (PARTS == 1) piece = adapter_piece_of(p, item % p.blocks, OUTER_WARPS * NC * 8, first);
-        outer_item<TYPE, NC, PARTS>(p, tile, piece, first + threadIdx.x / 32 * NC * 8, waited);
-    }
+    long long items = (long long)adapter_tile_count(p) * p.blocks;
+    int item = (int)(items * blockIdx.x / gridDim.x), end = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    o.index = o.piece = -1;
+    if (item < end) take_work(p, item, o);
     if (!waited) iv_wait();
+    for (; item < end; item++) {
+        outer_work<NC, PARTS> now = o;
+        outer_values<NC, PARTS> values;
+        outer_sums<NC> s[PARTS];
+        load_values<NC, PARTS>(p, now.tile, now.piece, now.first, columns_of<NC, PARTS>(p, now.piece), values);
+        if (item + 1 < end) take_work(p, item + 1, o);
+        add_work<TYPE, NC, PARTS>(p, now, s);
+        end_work<TYPE, NC, PARTS>(p, now.piece, values, s);
+    }
 }
 
-template <iv_dtype TYPE, int NC> static int launch_outer(const iv_gpu_adapter_args *a, cudaStream_t stream) {
+template <iv_dtype TYPE> static int launch_outer(const iv_gpu_adapter_args *a, cudaStream_t stream) {
     adapter_problem p = adapter_problem_of(a);
-    p.blocks = (int)adapter_column_blocks(a, OUTER_WARPS * NC * 8), p.all = a->residual || a->act;
+    bool many = adapter_tiles(a) > 256 && !a->act;
+    p.blocks = (int)adapter_column_blocks(a, OUTER_WARPS * (many ? 4 : 2) * 8), p.all = a->residual || a->act;
     dim3 grid = adapter_grid(a, adapter_tiles(a) * (size_t)p.blocks);
-    return iv_launch(a->act ? outer_tc16<TYPE, NC, 2> : outer_tc16<TYPE, NC, 1>, grid, 32 * OUTER_WARPS, stream, p);
-}
-
-template <iv_dtype TYPE> static int launch_outer_of(const iv_gpu_adapter_args *a, cudaStream_t stream) {
-    return adapter_tiles(a) > 256 ? launch_outer<TYPE, 4>(a, stream) : launch_outer<TYPE, 2>(a, stream);
+    auto *kernel = a->act ? outer_tc16<TYPE, 2, 2> : many ? outer_tc16<TYPE, 4, 1> : outer_tc16<TYPE, 2, 1>;
+    return iv_launch(kernel, grid, 32 * OUTER_WARPS, stream, p);
 }
 
 int iv_gpu_adapter_outer_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream) {
-    return a->type == IV_BF16 ? launch_outer_of<IV_BF16>(a, stream) : launch_outer_of<IV_F16>(a, stream);
+    return a->type == IV_BF16 ? launch_outer<IV_BF16>(a, stream) : launch_outer<IV_F16>(a, stream);
 }
