@@ -115,6 +115,18 @@ IV_DEVICE void put_inner(const adapter_problem &p, const adapter_tile &tile, uns
     __syncthreads();
 }
 
+/* Brings this block's share of B to the L2 cache: its kernel comes behind the base's layer, whose weights pass through
+ * the cache first. */
+IV_DEVICE void fetch_outer(const iv_gpu_adapted_part &part, size_t n, int share, int shares) {
+    size_t rows = (n + 7) / 8, pairs = (size_t)(adapter_padded(part.rank) / ADAPTER_STEP + 1) / 2;
+    size_t begin = rows * (size_t)share / shares, end = rows * (size_t)(share + 1) / shares;
+    size_t first = begin + (end - begin) * threadIdx.x / blockDim.x,
+           last = begin + (end - begin) * (threadIdx.x + 1) / blockDim.x;
+    if (first == last) return;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((const uint4 *)part.b + first * pairs * 32),
+                 "r"((uint32_t)((last - first) * pairs * 512)));
+}
+
 template <iv_dtype TYPE, int NT>
 static __global__ void __launch_bounds__(256) inner_tc16(const __grid_constant__ adapter_problem p) {
     extern __shared__ float sums[]; /* [leaves][NT * 4][32] */
@@ -141,6 +153,9 @@ static __global__ void __launch_bounds__(256) inner_tc16(const __grid_constant__
             else
                 leaf_of<TYPE, NT, 32, 8, 1>(p, a, valid, apart, tile, mask, steps, waited, d);
             put_inner<TYPE, NT>(p, tile, mask, part, block, d, sums);
+            int first = !p.a.rows.grouped && (item < each || p.a.rows.tiles[item / each - 1].slot != tile.slot);
+            if (NT == 1 && __shfl_sync(~0u, first, 0))
+                fetch_outer(part, p.a.piece[piece].n, block, adapter_padded(part.rank) / 8);
         }
     }
     if (!waited) iv_wait();
@@ -219,7 +234,7 @@ template <int NC> IV_DEVICE float with_term(const outer_sums<NC> &s, int c, int 
 /* A lane's values of a block of columns of one piece, or of gates and their ups: where they are, and y. */
 template <int NC, int PARTS> struct outer_values {
     int at[2], column[NC][2]; /* rows of y, -1: none; columns of the piece, -1: none */
-    float y[PARTS][NC][4];
+    float y[PARTS][NC][4], addend[NC][4];
 };
 
 template <int NC, int PARTS> IV_DEVICE size_t stored_at(const adapter_problem &p, int piece, int part, int column) {
@@ -250,9 +265,11 @@ IV_DEVICE void load_values(const adapter_problem &p, const adapter_tile &tile, i
 #pragma unroll
             for (int v = 0; v < 4; v++) {
                 int at = o.at[v / 2], column = o.column[c][v % 2];
-                bool there = at >= 0 && column >= 0;
-                o.y[k][c][v] =
-                    there ? p.a.y[(size_t)at * p.a.y_stride + stored_at<NC, PARTS>(p, piece, k, column)] : 0.0f;
+                o.y[k][c][v] = o.addend[c][v] = 0.0f;
+                if (at < 0 || column < 0) continue;
+                size_t of = stored_at<NC, PARTS>(p, piece, k, column);
+                o.y[k][c][v] = p.a.y[(size_t)at * p.a.y_stride + of];
+                if (PARTS == 1) o.addend[c][v] = adapter_addend(p, at, of);
             }
 }
 
@@ -329,7 +346,8 @@ IV_DEVICE void end_work(const adapter_problem &p, int piece, const outer_values<
             if constexpr (PARTS == 2)
                 adapter_activate<TYPE>(p, at, column, y, with_term(s[1], c, v, o.y[1][c][v]));
             else
-                adapter_finish(p, at, stored_at<NC, PARTS>(p, piece, 0, column), y, s[0].adapted[v / 2]);
+                adapter_finish(p, at, stored_at<NC, PARTS>(p, piece, 0, column), y, o.addend[c][v],
+                               s[0].adapted[v / 2]);
         }
 }
 
