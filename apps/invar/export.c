@@ -13,7 +13,7 @@ static void write_json(FILE *file, const cli_args *args, const iv_export_info *i
     iv_out_kv_uint(&json, "tensors", info->tensors);
     iv_out_kv_uint(&json, "files", info->files);
     iv_out_kv_uint(&json, "bytes", info->bytes);
-    iv_out_kv_text(&json, "weights_digest", info->weights_digest);
+    if (*info->weights_digest) iv_out_kv_text(&json, "weights_digest", info->weights_digest);
     iv_out_close(&json, '}');
     fputc('\n', file);
 }
@@ -24,10 +24,11 @@ static int report(const cli_args *args, const iv_export_info *info, iv_error *er
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
         write_json(buffer.file, args, info);
-    else
-        fprintf(buffer.file, "%s: %zu tensors in %zu %s, %s\nweights %s\n", args->operands[1], info->tensors,
-                info->files, info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes),
-                info->weights_digest);
+    else {
+        fprintf(buffer.file, "%s: %zu tensors in %zu %s, %s\n", args->operands[1], info->tensors, info->files,
+                info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes));
+        if (*info->weights_digest) fprintf(buffer.file, "weights %s\n", info->weights_digest);
+    }
     return cli_buffer_out(&buffer, err);
 }
 

@@ -6,7 +6,8 @@ static const cli_flag quantize_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "NAME",
      .unset = "fp8",
-     .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: as llm-compressor writes them"},
+     .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: a directory; q8_0, q4_0, q4_1, q5_0, q5_1, f16, "
+             "bf16, f32: a GGUF"},
     {.name = "group-size",
      .kind = CLI_COUNT,
      .metavar = "N",
