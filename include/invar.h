@@ -743,11 +743,11 @@ typedef struct iv_quantize_info {
     size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
 } iv_quantize_info;
 
-/* Writes a model as a new Hugging Face directory whose linear layers are rounded, in compressed-tensors' form; the
- * other files as iv_export does. With "nearest" a few rows at a time are in memory. IV_INVALID: the model is quantized
- * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written;
- * with "gptq" a layer whose inputs no product has (latent attention's kv_b_proj).
- */
+/* Writes a model with rounded linear layers: a Hugging Face directory in compressed-tensors' form (other files as
+ * iv_export does), or one GGUF, for which dir ends with .gguf. "nearest" into a directory has a few rows in memory.
+ * IV_INVALID: the model is quantized already; rows do not divide into groups; the directory as in iv_export.
+ * IV_UNSUPPORTED: a format that is not written; what a GGUF would not give back; with "gptq" formats of a GGUF, and a
+ * layer whose inputs no product has (latent attention's kv_b_proj). */
 IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
                              iv_quantize_info *info, iv_error *err);
 

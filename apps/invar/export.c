@@ -35,6 +35,8 @@ static int report(const cli_args *args, const iv_export_info *info, iv_error *er
 int cli_export(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
+    if (cli_has(args, "max-shard-size") && cli_is_gguf(args->operands[1]))
+        return cli_fail(err, CLI_USAGE, "--max-shard-size: a GGUF is written as one file");
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process exports alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     iv_export_options o;

@@ -172,6 +172,8 @@ static void what_is_refused(void **state) {
     expect_error(1, "format q4_k_m is read, not written: wanted fp8, int8,");
     RUN("quantize", "tiny-math", in_folder("no.gguf"), "--format", "q4_0", "--group-size", "64");
     expect_error(1, "group_size: format q4_0 has its own");
+    RUN("export", "tiny-math", in_folder("no.gguf"), "--max-shard-size", "1M");
+    expect_error(2, "--max-shard-size: a GGUF is written as one file");
     write_file("ids.jsonl", "{\"ids\": [1, 2]}\n", 16);
     RUN("quantize", "tiny-math", in_folder("no.gguf"), "--format", "q4_0", "--calibrate", in_folder("ids.jsonl"));
     expect_error(1, "method gptq: format q4_0 is rounded to nearest");
