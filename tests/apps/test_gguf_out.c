@@ -174,6 +174,8 @@ static void what_is_refused(void **state) {
     expect_error(1, "group_size: format q4_0 has its own");
     RUN("export", "tiny-math", in_folder("no.gguf"), "--max-shard-size", "1M");
     expect_error(2, "--max-shard-size: a GGUF is written as one file");
+    RUN("export", "tiny-math", in_folder("no.gguf"), "--lora", in_folder("none"), "--merge");
+    expect_error(1, "no.gguf: an adapter is merged into a directory, which can be exported as GGUF after that");
     write_file("ids.jsonl", "{\"ids\": [1, 2]}\n", 16);
     RUN("quantize", "tiny-math", in_folder("no.gguf"), "--format", "q4_0", "--calibrate", in_folder("ids.jsonl"));
     expect_error(1, "method gptq: format q4_0 is rounded to nearest");

@@ -43,14 +43,15 @@ typedef struct iv_cpu_model {
     void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype; with latent attention q has kv_rank and
                          * rope_dim a head, attended value_dim */
     iv_cpu_latent latent;
-    void *delta_inputs;    /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
-    void *delta_qk;        /* [tokens][2 * keys] in dtype */
-    void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
-    void *act_memory;      /* where act is unless a tape holds it */
-    float *head_sums;      /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
-    float *head_means;     /* [tokens][2] */
-    float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
-    int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
+    void *delta_inputs;   /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
+    void *delta_qk;       /* [tokens][2 * keys] in dtype */
+    float *scan_sums;     /* [tokens][the rank's heads]: of norms of scans, and then their factors; NULL without them */
+    void *act;            /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
+    void *act_memory;     /* where act is unless a tape holds it */
+    float *head_sums;     /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
+    float *head_means;    /* [tokens][2] */
+    float *router_logits; /* [tokens][experts, and one for the shared expert's gate] */
+    int32_t *expert_ids;  /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */
     float *terms;          /* [tokens][experts_per_token][hidden] */
     void *gathered;        /* [tokens][hidden] in dtype */
