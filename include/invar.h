@@ -729,16 +729,19 @@ typedef struct iv_export_info {
 /* Loads a model and writes it as a new Hugging Face directory: its weights read back from the loaded form, a copy of
  * config.json (with another torch_dtype where dtype changes it), generation_config.json, tokenizer and chat template.
  * config.json comes last: without it the directory is no model. After an error a new directory is gone. IV_INVALID: the
- * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. */
+ * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. A dir that ends with .gguf is a
+ * file: one GGUF of all of it, which has no weights_digest (""); IV_UNSUPPORTED, by name: what it would not give back
+ * (docs/formats/gguf.md). */
 IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_options *options, iv_export_info *info,
                            iv_error *err);
 
 /* ---- a model with fewer bits --------------------------------------------------------------------------- */
 
 typedef struct iv_quantize_options {
-    size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
-    const char *format;       /* "fp8", "int8", "int4", "mxfp4", "nvfp4" */
-    uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
+    size_t size;         /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
+    const char *format;  /* "fp8", "int8", "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
+                          * "f16", "bf16", "f32" */
+    uint64_t group_size; /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
@@ -765,11 +768,11 @@ typedef struct iv_quantize_info {
     size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
 } iv_quantize_info;
 
-/* Writes a model as a new Hugging Face directory whose linear layers are rounded, in compressed-tensors' form; the
- * other files as iv_export does. With "nearest" a few rows at a time are in memory. IV_INVALID: the model is quantized
- * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written;
- * with "gptq" a layer whose inputs no product has (latent attention's kv_b_proj).
- */
+/* Writes a model with rounded linear layers: a Hugging Face directory in compressed-tensors' form (other files as
+ * iv_export does), or one GGUF, for which dir ends with .gguf. "nearest" into a directory has a few rows in memory.
+ * IV_INVALID: the model is quantized already; rows do not divide into groups; the directory as in iv_export.
+ * IV_UNSUPPORTED: a format that is not written; what a GGUF would not give back; with "gptq" formats of a GGUF, and a
+ * layer whose inputs no product has (latent attention's kv_b_proj). */
 IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
                              iv_quantize_info *info, iv_error *err);
 

@@ -194,6 +194,8 @@ static int check_flags(const cli_args *args, bool gptq, iv_error *err) {
     static const char *const of_gptq[] = {"calibrate", "num-calibration-samples", "max-seq-length", "damping",
                                           "act-order"};
     if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
+    if (cli_has(args, "max-shard-size") && cli_is_gguf(args->operands[1]))
+        return cli_fail(err, CLI_USAGE, "--max-shard-size: a GGUF is written as one file");
     if (gptq && !cli_has(args, "calibrate"))
         return cli_fail(err, CLI_USAGE, "--method gptq: wanted --calibrate FILE with texts, found none");
     for (size_t i = 0; !gptq && i < sizeof of_gptq / sizeof *of_gptq; i++)

@@ -6,7 +6,8 @@ static const cli_flag quantize_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "NAME",
      .unset = "fp8",
-     .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: as llm-compressor writes them"},
+     .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: a directory; q8_0, q4_0, q4_1, q5_0, q5_1, f16, "
+             "bf16, f32: a GGUF"},
     {.name = "group-size",
      .kind = CLI_COUNT,
      .metavar = "N",
@@ -83,6 +84,7 @@ static const cli_example quantize_examples[] = {
     {"invar quantize ./model ./model-fp8 --format fp8", "8 bits: half the size"},
     {"invar quantize ./model ./model-int4 --format int4 --group-size 64", "4 bits, a scale for 64 weights"},
     {"invar quantize ./model ./model-int4 --format int4 --calibrate texts.jsonl", "the same by GPTQ"},
+    {"invar quantize ./model model-q8_0.gguf --format q8_0", "a GGUF file"},
     {0}};
 
 const cli_syntax cli_quantize_syntax = {
@@ -92,10 +94,10 @@ const cli_syntax cli_quantize_syntax = {
     .operand = "MODEL",
     .second = "DIR",
     .usage = "MODEL DIR [flags]",
-    .text =
-        "Linear layers are rounded, to nearest or by GPTQ, and written as a Hugging Face directory in\n"
-        "compressed-tensors' form. Then both models read held-out text: the report has the sizes, the Kullback-Leibler "
-        "divergence\n"
-        "of the next token's distribution from the model's, and how often the likeliest token is the same.",
+    .text = "Linear layers are rounded, to nearest or by GPTQ, and written as a Hugging Face directory in\n"
+            "compressed-tensors' form, or as a GGUF file. Then both models read held-out text: the report has the "
+            "sizes, the\n"
+            "Kullback-Leibler divergence of the next token's distribution from the model's, and how often the "
+            "likeliest token is the same.",
     .sections = {&quantize_section},
     .examples = quantize_examples};

@@ -1,5 +1,6 @@
 /* quantize.c: invar.h's copy of a model with fewer bits. */
 #include "base/cpu.h"
+#include "engine/gguf_copy.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
 #include "model/gptq.h"
@@ -17,17 +18,18 @@ void iv_quantize_options_init_sized(iv_quantize_options *o, size_t size) {
     iv_sized_init(o, size, &defaults, sizeof defaults);
 }
 
+static const char wanted[] = "fp8, int8, int4, mxfp4 or nvfp4 for a directory; q8_0, q4_0, q4_1, q5_0, q5_1, f16, "
+                             "bf16 or f32 for a file whose name ends with .gguf";
+
 static iv_status check(const iv_quantize_options *o, const iv_quantize_scheme **scheme, iv_error *err) {
-    static const char *const unwritten[] = {"q8_0", "q4_0",   "q4_1", "q5_0", "q5_1",   "q2_k", "q3_k",
-                                            "q4_k", "q4_k_m", "q5_k", "q6_k", "iq4_nl", "awq",  "gptq"};
+    static const char *const unwritten[] = {"q2_k",   "q3_k", "q3_k_m", "q4_k",   "q4_k_m", "q4_k_s", "q5_k",
+                                            "q5_k_m", "q6_k", "iq4_nl", "iq4_xs", "awq",    "gptq"};
     *scheme = iv_quantize_scheme_of(o->format);
     if (!o->max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
     for (size_t i = 0; !*scheme && i < sizeof unwritten / sizeof *unwritten; i++)
         if (strcasecmp(o->format, unwritten[i]) == 0)
-            return iv_fail(err, IV_UNSUPPORTED,
-                           "format %s is read, not written: wanted fp8, int8, int4, mxfp4 or nvfp4", o->format);
-    if (!*scheme)
-        return iv_fail(err, IV_INVALID, "format: wanted fp8, int8, int4, mxfp4 or nvfp4, found '%.60s'", o->format);
+            return iv_fail(err, IV_UNSUPPORTED, "format %s is read, not written: wanted %s", o->format, wanted);
+    if (!*scheme) return iv_fail(err, IV_INVALID, "format: wanted %s, found '%.60s'", wanted, o->format);
     if (o->group_size && !(*scheme)->any_group)
         return iv_fail(err, IV_INVALID, "group_size: format %s has its own", o->format);
     if (o->group_size % 16 || o->group_size > 1 << 20)
@@ -157,15 +159,73 @@ static iv_status write_model(iv_model_dir *d, const iv_quantize_options *o, cons
     return status;
 }
 
+static iv_status check_gguf(const char *path, const iv_quantize_options *o, iv_error *err) {
+    if (!iv_gguf_is_asked(path))
+        return iv_fail(err, IV_INVALID, "format %s: wanted a file whose name ends with .gguf, found %s", o->format,
+                       path);
+    if (o->group_size) return iv_fail(err, IV_INVALID, "group_size: format %s has its own", o->format);
+    if (is_gptq(o))
+        return iv_fail(err, IV_UNSUPPORTED, "method gptq: format %s is rounded to nearest, as ggml's reference does",
+                       o->format);
+    return IV_OK;
+}
+
+/* A model that is packed is refused, as for directories. */
+static iv_status check_plain(const char *model, uint64_t *bytes, iv_error *err) {
+    iv_checkpoint *c;
+    iv_status status = IV_OK;
+    size_t packed;
+    IV_TRY(iv_checkpoint_open(model, &c, err));
+    for (size_t i = 0; status == IV_OK && i < iv_checkpoint_count(c); i++) {
+        const char *format = iv_checkpoint_format(c, i, &packed);
+        if (format)
+            status = iv_fail(err, IV_INVALID, "%s: is stored as %s: invar export expands a model first",
+                             iv_checkpoint_at(c, i)->name, format);
+    }
+    *bytes = iv_checkpoint_stored_bytes(c);
+    iv_checkpoint_close(c);
+    return status;
+}
+
+static iv_status write_gguf(const char *model, const char *path, const iv_quantize_options *o, iv_weight_format format,
+                            iv_quantize_info *info, iv_error *err) {
+    const iv_gguf_copy_options c = {.model = model,
+                                    .path = path,
+                                    .format = format,
+                                    .overwrite = o->overwrite,
+                                    .threads = o->threads,
+                                    .progress = o->progress,
+                                    .user = o->user};
+    iv_gguf_exported written;
+    uint64_t model_bytes;
+    IV_TRY(check_gguf(path, o, err));
+    IV_TRY(check_plain(model, &model_bytes, err));
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = iv_gguf_copy(&c, &written, err);
+    iv_fp_env_leave(mode);
+    if (status == IV_OK)
+        *info = (iv_quantize_info){.tensors = written.tensors,
+                                   .files = 1,
+                                   .quantized = written.quantized,
+                                   .bytes = written.bytes,
+                                   .model_bytes = model_bytes};
+    return status;
+}
+
 iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *given, iv_quantize_info *info,
                       iv_error *err) {
     iv_quantize_options options, *o = &options;
     const iv_quantize_scheme *scheme;
+    iv_weight_format format;
     iv_model_dir d;
     iv_quantize_options_init(o);
     IV_TRY(iv_sized_read("options", given, offsetof(iv_quantize_options, overwrite), o, sizeof *o, err));
-    IV_TRY(check(o, &scheme, err));
     IV_TRY(check_method(o, err));
+    if (iv_gguf_format_of(o->format, &format)) return write_gguf(model, dir, o, format, info, err);
+    IV_TRY(check(o, &scheme, err));
+    if (iv_gguf_is_asked(dir))
+        return iv_fail(err, IV_INVALID, "format %s: wanted a directory, found %s (a GGUF has q8_0, q4_0, ...)",
+                       o->format, dir);
     IV_TRY(iv_model_dir_open(dir, model, o->overwrite, false, IV_BF16, &d, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write_model(&d, o, scheme, info, err);

@@ -74,8 +74,9 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *er
 
 static iv_status open_weights(const char *dir, const iv_model_options *o, const iv_model_config *config,
                               iv_checkpoint **out, iv_error *err) {
+    iv_dtype saved = config->has_dtype ? config->dtype : IV_BF16;
+    iv_dtype type = o->has_dtype && !(o->dummy && o->expand_as_saved) ? o->dtype : saved; /* R of packed weights */
     if (!o->dummy) {
-        iv_dtype type = o->has_dtype ? o->dtype : config->has_dtype ? config->dtype : IV_BF16; /* R of packed weights */
         if (o->expand_as_saved) return iv_checkpoint_open(dir, out, err);
         return iv_checkpoint_open_as(dir, type == IV_F64 ? IV_F32 : type, out, err);
     }
@@ -83,7 +84,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s/config.json: dtype: wanted bfloat16, float16 or float32 for dummy weights, found float64",
                        dir);
-    return iv_tensors_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
+    return iv_tensors_dummy_of(dir, config, saved, type == IV_F64 ? IV_F32 : type, o->dummy_seed, out, err);
 }
 
 /* Reads all headers. On failure nothing is allocated. */

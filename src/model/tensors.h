@@ -49,6 +49,11 @@ iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
                            iv_error *err);
 
+/* The same as the quantization_config of `dir` stores them (iv_checkpoint_dummy_of); packed: what packed weights
+ * become. */
+iv_status iv_tensors_dummy_of(const char *dir, const iv_model_config *config, iv_dtype type, iv_dtype packed,
+                              uint64_t seed, iv_checkpoint **out, iv_error *err);
+
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
 void iv_tensors_bind(iv_model *m, const iv_model *first);
 
