@@ -220,7 +220,7 @@ static void make_sequences(bench *b) {
     }
     for (size_t t = 0; t < n; t++) mask[t] = t ? 1.0f : 0.0f;
     for (size_t i = 0; i < b->count; i++)
-        b->sequences[i] = (iv_learner_sequence){ids + i * n, mask, n, 0, logprobs + i * n, mask};
+        b->sequences[i] = (iv_learner_sequence){ids + i * n, mask, n, 0, logprobs + i * n, mask, NULL};
 }
 
 static void open_bench(bench *b, int argc, char **argv, size_t ranks) {

@@ -126,6 +126,9 @@ typedef struct iv_trainer_batch {
      * have probability 0 (NUMERICS.md, 15.5), and a token with a mask has a token. Else they are over all ids, as for
      * supervised learning or with iv_engine_options.sample_all_ids. */
     bool policy;
+    /* NULL, or for each sequence NULL or [count] ids: position t predicts targets[i][t] instead of ids[t], from the
+     * same ids before it. Read where the mask is not 0. */
+    const int32_t *const *targets;
 } iv_trainer_batch;
 
 /* Temperature 1, over all ids; nothing else. */
@@ -154,6 +157,15 @@ IV_API iv_status iv_trainer_get_gradient(const iv_trainer *trainer, const char *
  * IV_INVALID: no gradients wait. If it fails after the weights began to change (IV_NO_MEMORY, or IV_FORMAT: a weight is
  * too large for dtype), the trainer does nothing but iv_trainer_restore (IV_BUSY). */
 IV_API iv_status iv_trainer_apply(iv_trainer *trainer, double learning_rate, double max_norm, iv_error *err);
+
+/* AdamW's numbers from the next step on, with the bounds of iv_trainer_options. They are no part of the fingerprint, as
+ * the learning rate is none: a caller that changes them writes them down. */
+IV_API iv_status iv_trainer_set_adamw(iv_trainer *trainer, double beta1, double beta2, double eps, double weight_decay,
+                                      iv_error *err);
+
+/* Forgets the optimizer's moments and steps, and gradients that wait; the weights stay. For a run that begins from
+ * another's checkpoint. */
+IV_API iv_status iv_trainer_forget(iv_trainer *trainer, iv_error *err);
 
 /* Supervised: minimizes the mean of -logprob, weighted by the mask. The batch has no coefficients and no weigh. */
 IV_API iv_status iv_trainer_step(iv_trainer *trainer, const iv_trainer_batch *batch, double learning_rate,

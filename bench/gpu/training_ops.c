@@ -301,7 +301,7 @@ static void make_sequences(bench *b) {
     }
     for (size_t t = 0; t < n; t++) mask[t] = t ? 1.0f : 0.0f;
     for (size_t i = 0; i < b->count; i++)
-        b->sequences[i] = (iv_train_sequence){ids + i * n, mask, n, logprobs + i * n, NULL};
+        b->sequences[i] = (iv_train_sequence){ids + i * n, mask, n, logprobs + i * n, NULL, NULL};
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 class Sequence:
     """Token ids, and a mask that weighs the prediction of each from those before it; mask[0] is 0. None: 1 for every
     other token. A call of the trainer writes `logprobs`; `coefficients` are minus the derivative of denominator * loss
-    by them. Lists become numpy arrays."""
+    by them. targets: ids that are predicted instead of `ids`, each from the same ids before it; None: those. Lists become numpy arrays."""
 
     ids: Any
     mask: Any = None
     coefficients: Any = None
     logprobs: Any = None
+    targets: Any = None
 
     def prepare(self, what: str) -> None:
         import numpy as np
@@ -47,6 +48,13 @@ class Sequence:
             raise InvarError(Status.INVALID, f"{what}: ids: wanted 0 or more, found {self.ids.min()}")
         self.ids = np.ascontiguousarray(self.ids, np.int32)
         count = len(self.ids)
+        if self.targets is not None:
+            given = self.targets
+            if type(given) is not np.ndarray or given.dtype != np.int32 or given.ndim != 1:
+                given = np.asarray(_check.integers(given, f"{what}: targets", -_check.INT32_MAX), np.int32)
+            if len(given) != count:
+                raise InvarError(Status.INVALID, f"{what}: targets: wanted {count} ids, found {len(given)}")
+            self.targets = np.ascontiguousarray(given)
         if self.mask is None:
             self.mask = np.ones(count, np.float32)
             self.mask[:1] = 0
@@ -131,6 +139,10 @@ class _Batch:
         self.c = ffi.new("iv_trainer_batch *")
         lib().iv_trainer_batch_init_sized(self.c, ffi.sizeof("iv_trainer_batch"))
         self.c.sequences, self.c.count = self._items, len(self.sequences)
+        if any(s.targets is not None for s in self.sequences):
+            rows = ffi.new("int32_t *[]", [ffi.NULL if s.targets is None else self._buffer("int32_t[]", s.targets) for s in self.sequences])
+            self._keep.append(rows)
+            self.c.targets = rows
         self.c.temperature, self.c.policy = _check.number(temperature, "temperature", 0), policy
         self._raised: BaseException | None = None
 
@@ -370,6 +382,18 @@ class Trainer:
             err = new_error()
             check(lib().iv_trainer_apply(self._handle.pointer, learning_rate, max_norm, err), err)
             return self.metrics
+
+    def set_adamw(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> None:
+        """AdamW's numbers from the next step on. They are no part of the fingerprint, as the learning rate is none."""
+        with self._lock:
+            err = new_error()
+            check(lib().iv_trainer_set_adamw(self._handle.pointer, *betas, eps, weight_decay, err), err)
+
+    def forget(self) -> None:
+        """A fresh optimizer on the present weights: no moments, step 0, no gradients that wait."""
+        with self._lock:
+            err = new_error()
+            check(lib().iv_trainer_forget(self._handle.pointer, err), err)
 
     def policy_step(
         self,

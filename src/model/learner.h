@@ -18,7 +18,12 @@ typedef struct iv_learner_sequence {
     size_t rank;               /* virtual, of this data-parallel rank; sequences are in order of ranks */
     float *logprobs;           /* [count]: those of predicted tokens are written; the others become 0 */
     const float *coefficients; /* [count]: see iv_learner_step; read where mask is not 0 */
+    const int32_t *targets;    /* [count]: predicted instead of ids; NULL: ids */
 } iv_learner_sequence;
+
+static inline int32_t iv_learner_target(const iv_learner_sequence *s, size_t t) {
+    return s->targets ? s->targets[t] : s->ids[t];
+}
 
 typedef struct iv_learner_step {
     iv_learner_sequence *sequences;

@@ -32,7 +32,7 @@ static void fill(iv_rl_batch *b, size_t i, const iv_train_example *e, const iv_c
     for (size_t t = first; t < n; t++) mask[t] = 1.0f;
     memcpy(behavior + first, sampled ? c->sampling_logprobs : c->logprobs, c->count * sizeof *behavior);
     b->coefficients[i] = at + 3 * n, b->old[i] = at + 4 * n, b->behavior[i] = behavior, b->reference[i] = at + 6 * n;
-    b->sequences[i] = (iv_train_sequence){ids, mask, n, at + 2 * n, b->coefficients[i]};
+    b->sequences[i] = (iv_train_sequence){ids, mask, n, at + 2 * n, b->coefficients[i], NULL};
     b->losses[i] = (iv_loss_sequence){.n = n,
                                       .mask = mask,
                                       .logp = at + 2 * n,

@@ -418,7 +418,7 @@ void iv_run_fill(iv_run *r, const iv_train_data *data, const uint32_t *which, si
     for (size_t i = 0; i < n; i++) {
         iv_train_example e = iv_train_data_example(data, which ? which[i] : first + i);
         iv_train_sequence *s = &r->sequences[i];
-        *s = (iv_train_sequence){e.ids, e.mask, e.count, s->logprobs, NULL};
+        *s = (iv_train_sequence){e.ids, e.mask, e.count, s->logprobs, NULL, NULL};
     }
 }
 

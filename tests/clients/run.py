@@ -8,6 +8,7 @@ skipped. tests/python/run_torch.py installs the set "torch" so. The lists are co
     uv pip compile --universal --python-version 3.11 requirements-SET.in -o requirements-SET.txt [--excludes ...]"""
 
 import concurrent.futures
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -36,7 +37,9 @@ SETS = {  # the longest first
     "sglang": ("sglang_client", "sglang_script"),
     "router": ("router",),
     "verl": ("verl_client",),
+    "tinker": ("tinker_client", "tinker_recipes"),
 }
+SERVE_THEMSELVES = {"tinker"}  # with another program than `invar serve`
 
 
 class Offline(Exception):
@@ -124,7 +127,8 @@ def with_bytecode(environment):
 
 def run(name, client):
     """Exit code and output of one client, with its own server."""
-    with serving(TINY_MATH, "--admin-api-key", "admin") as port:
+    own = name in SERVE_THEMSELVES
+    with contextlib.nullcontext(0) if own else serving(TINY_MATH, "--admin-api-key", "admin") as port:
         environment = with_bytecode(os.environ) | {"INVAR_URL": f"http://127.0.0.1:{port}", "INVAR_ADMIN_KEY": "admin",
                                                    "INVAR_SGLANG_TRIALS": os.environ.get("INVAR_SGLANG_TRIALS", "4")}
         try:

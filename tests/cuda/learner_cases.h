@@ -91,7 +91,7 @@ static void sequences_make(rng *r, size_t vocab, size_t count, size_t longest, c
             mask[t] = t && i != 2 && rng_below(r, 3) ? 1.0f : 0.0f;
         }
         if (i != 2) mask[1] = 0.5f;
-        x->of[i] = (iv_learner_sequence){ids, mask, n, i * w->virtual_ranks / count, malloc(n * sizeof(float)), mask};
+        x->of[i] = (iv_learner_sequence){ids, mask, n, i * w->virtual_ranks / count, malloc(n * sizeof(float)), mask, NULL};
     }
 }
 

@@ -96,7 +96,8 @@ static inline void gradients_of(const char *dir, const examples *x, const gradie
                                      x->of[i].count,
                                      i * o->virtual_ranks / x->count,
                                      calloc(x->of[i].count, sizeof(float)),
-                                     x->of[i].mask};
+                                     x->of[i].mask,
+                                     NULL};
     for (size_t at = 0, n; at < x->count; at += n) {
         n = iv_learner_fit(l, &step, at, o->pass);
         assert_true(n > 0);

@@ -19,6 +19,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = re.compile(r"^(>>> |import \w|from [\w.]+ import |trainer\.|llm\.)", re.M)
 MARK = "---- end of block {}"
 NEEDS_TORCH = re.compile(r"\btorch\b|\btrl\b")
+NEEDS_TINKER = "tinker"  # documents and examples of that name: tests/clients/tinker_client.py runs them
 SKIPPED = {"build", "shared"}  # of other people
 
 
@@ -30,7 +31,7 @@ def documents():
         folders[:] = [f for f in folders if not f.startswith((".", "build")) and f not in SKIPPED and f != "node_modules"]
         for name in files:
             path = pathlib.Path(folder) / name
-            if path.suffix == ".md" and (blocks := blocks_of(path.read_text())):
+            if path.suffix == ".md" and NEEDS_TINKER not in name.lower() and (blocks := blocks_of(path.read_text())):
                 found[str(path.relative_to(ROOT))] = blocks
     return found
 
@@ -109,7 +110,7 @@ def needs_torch(name):
 
 
 def test_every_example_is_in_the_table():
-    assert set(EXAMPLES) == {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert set(EXAMPLES) == {path.name for path in (ROOT / "examples").glob("*.py") if NEEDS_TINKER not in path.name}
 
 
 # The torch environment has run the others as the package's.

@@ -101,7 +101,7 @@ static void arrange(const examples *x, size_t ranks, float *logprobs[], iv_learn
     for (size_t r = 0; r < ranks; r++)
         for (size_t i = begin[r]; i < begin[r + 1]; i++) {
             const example *e = &x->of[index[i]];
-            out[i] = (iv_learner_sequence){e->ids, e->mask, e->count, r, logprobs[index[i]], e->mask};
+            out[i] = (iv_learner_sequence){e->ids, e->mask, e->count, r, logprobs[index[i]], e->mask, NULL};
         }
 }
 

@@ -27,8 +27,8 @@ static void internal_hash(owned_batch *steps, char hex[65]) {
         iv_train_sequence s[BATCH];
         double weight = batch_weight(&steps[k]);
         for (size_t i = 0; i < BATCH; i++)
-            s[i] = (iv_train_sequence){steps[k].ids[i], steps[k].mask[i], steps[k].sequences[i].count,
-                                       steps[k].logprobs[i], NULL};
+            s[i] = (iv_train_sequence){
+                steps[k].ids[i], steps[k].mask[i], steps[k].sequences[i].count, steps[k].logprobs[i], NULL, NULL};
         ASSERT_OK(iv_train_gradients(t, &(iv_train_batch){.sequences = s, .count = BATCH, .temperature = 1.0f}, weight,
                                      &r, &err),
                   &err);

@@ -47,7 +47,7 @@ static double train_step(iv_trainer *t, const examples *x, iv_train_result *resu
     double weight = 0, loss = 0;
     for (size_t i = 0; i < x->count; i++) {
         s[i] = (iv_train_sequence){x->of[i].ids, x->of[i].mask, x->of[i].count, calloc(x->of[i].count, sizeof(float)),
-                                   NULL};
+                                   NULL,         NULL};
         for (size_t k = 0; k < x->of[i].count; k++) weight += (double)x->of[i].mask[k];
     }
     iv_train_batch b = {.sequences = s, .count = x->count, .temperature = 1.0f};

@@ -389,7 +389,7 @@ static iv_status lay_out(iv_cpu_learner *l, const iv_learner_step *step, size_t 
         for (size_t t = 1; t < s->count; t++) {
             if (s->mask[t] == 0.0f) continue;
             l->logit_rows[l->prediction_count] = (uint32_t)(row + t - 1);
-            l->predictions[l->prediction_count++] = (iv_prediction){(uint32_t)(row + t - 1), s->ids[t]};
+            l->predictions[l->prediction_count++] = (iv_prediction){(uint32_t)(row + t - 1), iv_learner_target(s, t)};
         }
         row += s->count;
     }

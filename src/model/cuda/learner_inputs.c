@@ -86,7 +86,7 @@ static void write_picks(writing *w, const iv_learner_sequence *s, size_t first_r
     for (size_t t = 1; t < s->count; t++) {
         if (s->mask[t] == 0.0f) continue;
         at->pick[w->pick] = at->forward_pick[w->pick] = (int32_t)(first_row + t - 1);
-        at->targets[w->pick] = s->ids[t];
+        at->targets[w->pick] = iv_learner_target(s, t);
         at->pick_rows[w->pick] = (int32_t)w->pick;
         w->pick++;
     }

@@ -227,8 +227,9 @@ static iv_status take_batch(iv_trainer *t, const iv_trainer_batch *given, iv_tra
     float *at = p->memory;
     for (size_t i = 0; i < b.count; i++) {
         const iv_trainer_sequence *s = &b.sequences[i];
-        p->sequences[i] =
-            (iv_train_sequence){s->ids, s->mask, s->count, s->logprobs ? s->logprobs : at, s->coefficients};
+        p->sequences[i] = (iv_train_sequence){s->ids,          s->mask,
+                                              s->count,        s->logprobs ? s->logprobs : at,
+                                              s->coefficients, b.targets ? b.targets[i] : NULL};
         if (!s->logprobs) at += s->count;
     }
     if (b.policy) IV_TRY(read_drawable(t, err));
@@ -352,6 +353,32 @@ iv_status iv_trainer_apply(iv_trainer *t, double learning_rate, double max_norm,
     iv_digest_hex(r.weights_hash, m->weights_hash);
     m->gradient_norm = r.norm, m->learning_rate = learning_rate;
     m->optimizer_seconds = r.seconds[2], m->write_seconds = r.seconds[3] + r.seconds[4];
+    return IV_OK;
+}
+
+iv_status iv_trainer_set_adamw(iv_trainer *t, double beta1, double beta2, double eps, double weight_decay,
+                               iv_error *err) {
+    IV_TRY(iv_train_public_check(t, err));
+    IV_TRY(check_apply(t, 0, 0, err));
+    const struct {
+        const char *name;
+        double value, end;
+    } numbers[] = {
+        {"beta1", beta1, 1}, {"beta2", beta2, 1}, {"eps", eps, INFINITY}, {"weight_decay", weight_decay, INFINITY}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].end))
+            return iv_fail(err, IV_INVALID, "%s: wanted 0 or more%s, found %g", numbers[i].name,
+                           numbers[i].end == 1 ? " and below 1" : "", numbers[i].value);
+    t->o.adamw = (iv_adamw_options){beta1, beta2, eps, weight_decay};
+    return IV_OK;
+}
+
+iv_status iv_trainer_forget(iv_trainer *t, iv_error *err) {
+    IV_TRY(iv_train_public_check(t, err));
+    IV_TRY(check_apply(t, 0, 0, err));
+    t->public->broken = true;
+    IV_TRY(iv_train_forget(t, err));
+    t->public->broken = false;
     return IV_OK;
 }
 

@@ -329,6 +329,11 @@ static iv_status check_batch(const iv_trainer *t, const iv_train_batch *b, iv_er
                 return iv_fail(err, IV_INVALID,
                                "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
                                (long long)m->config.vocab_size, id);
+            if (s->targets && s->mask[k] != 0) id = s->targets[k];
+            if (id < 0 || id >= m->config.vocab_size)
+                return iv_fail(err, IV_INVALID,
+                               "sequence %zu of the batch, token %zu: target: wanted an id below %lld, found %d", i, k,
+                               (long long)m->config.vocab_size, id);
             if (b->allowed && s->mask[k] != 0 && !(b->allowed[id / 64] >> (id % 64) & 1))
                 return iv_fail(
                     err, IV_INVALID,
@@ -369,7 +374,8 @@ static iv_status distribute(iv_trainer *t, const iv_train_batch *b, iv_error *er
                                           .count = s->count,
                                           .rank = v,
                                           .logprobs = s->logprobs,
-                                          .coefficients = s->coefficients ? s->coefficients : s->mask};
+                                          .coefficients = s->coefficients ? s->coefficients : s->mask,
+                                          .targets = s->targets};
             }
     }
     t->batch = b;
@@ -564,6 +570,18 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
     IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));
     at[3] = iv_now();
     for (size_t i = 0; i < 3; i++) result->seconds[2 + i] = at[i + 1] - at[i];
+    return IV_OK;
+}
+
+iv_status iv_train_forget(iv_trainer *t, iv_error *err) {
+    static const float zeros[4096];
+    iv_train_slice s = iv_train_slice_of(t);
+    for (size_t at = 0; at < s.count; at += sizeof zeros / sizeof *zeros) {
+        size_t n = iv_size_min(sizeof zeros / sizeof *zeros, s.count - at);
+        IV_TRY(iv_train_write(t, IV_FLAT_FIRST_MOMENT, s.first + at, n, zeros, err));
+        IV_TRY(iv_train_write(t, IV_FLAT_SECOND_MOMENT, s.first + at, n, zeros, err));
+    }
+    t->ready = false, t->steps = 0;
     return IV_OK;
 }
 

@@ -63,6 +63,7 @@ typedef struct iv_train_sequence {
     size_t count;
     float *logprobs;           /* [count], written, those of other processes too */
     const float *coefficients; /* [count] or NULL */
+    const int32_t *targets;    /* [count]: predicted instead of ids; NULL: ids */
 } iv_train_sequence;
 
 typedef struct iv_train_batch {
@@ -146,5 +147,8 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *batch, double 
 
 /* Applies the gradients of the last call. */
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *update, iv_train_result *result, iv_error *err);
+
+/* Moments of zero and step 0, as after opening. The weights stay. */
+iv_status iv_train_forget(iv_trainer *t, iv_error *err);
 
 #endif
