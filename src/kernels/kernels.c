@@ -4,6 +4,7 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile_common.h"
 #include "kernels/delta.h"
+#include "kernels/int8.h"
 #if defined(__x86_64__)
 #include "kernels/cpu/x86/x86.h"
 #endif
@@ -67,6 +68,7 @@ static void fill(void) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
         k->widen = iv_widen_scalar, k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
+        k->int8 = &iv_int8_scalar, k->magnitudes = iv_int8_magnitudes;
         k->delta = iv_delta_heads, k->turn = iv_turn_scalar;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);
