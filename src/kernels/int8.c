@@ -124,15 +124,15 @@ void iv_int8_sums(const iv_compute *c, const iv_linear_args *a, const uint32_t *
     if (a->rows && a->weight->n) run(c, a, magnitudes, sums);
 }
 
-void iv_int8_results(const iv_compute *c, const iv_matrix *w, uint32_t magnitude, const int32_t *sums, size_t column,
-                     size_t count, float *out) {
+void iv_int8_results(const iv_compute *c, const iv_matrix *w, uint32_t magnitude, const int32_t *sums, size_t stride,
+                     size_t column, size_t count, float *out) {
     float scale = iv_ref_int8_scale(magnitude, w->terms).scale;
     IV_ASSERT(column % C == 0 && column + count <= w->n);
-    for (size_t end = column + count; column < end; column += C, out += C) {
+    for (size_t end = column + count; column < end; column += C, out += C, sums += C) {
         size_t n = iv_size_min(C, end - column);
         _Alignas(64) int32_t of_panel[IV_INT8_TERMS_MAX * C] = {0};
         _Alignas(64) float result[C];
-        for (int t = 0; t < w->terms; t++) memcpy(of_panel + t * C, sums + (size_t)t * w->n + column, n * sizeof *sums);
+        for (int t = 0; t < w->terms; t++) memcpy(of_panel + t * C, sums + (size_t)t * stride, n * sizeof *sums);
         c->kernels->int8->results(of_panel, w->terms, scale, iv_int8_panel_of(w, column / C).scales, result);
         memcpy(out, result, n * sizeof *out);
     }

@@ -75,8 +75,9 @@ void iv_int8_linear(const iv_compute *c, const iv_linear_args *a);
 /* A rank's part of K: sums[rows][terms][n], from the magnitudes of whole rows. */
 void iv_int8_sums(const iv_compute *c, const iv_linear_args *a, const uint32_t *magnitudes, int32_t *sums);
 
-/* A row of whole sums [terms][n] as floats, columns [column, column + count), column a multiple of 32. */
-void iv_int8_results(const iv_compute *c, const iv_matrix *w, uint32_t magnitude, const int32_t *sums, size_t column,
-                     size_t count, float *out);
+/* Columns [column, column + count) of a row as floats, column a multiple of 32: from whole sums [terms][stride], which
+ * begin with that column. */
+void iv_int8_results(const iv_compute *c, const iv_matrix *w, uint32_t magnitude, const int32_t *sums, size_t stride,
+                     size_t column, size_t count, float *out);
 
 #endif

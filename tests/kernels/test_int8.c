@@ -149,7 +149,7 @@ static void check_parts(rng *r, const layer *l, const iv_compute *c, const float
     size_t step = 32 * (1 + rng_below(r, 4));
     for (size_t row = 0; row < l->rows; row++)
         for (size_t n = 0; n < l->n; n += step)
-            iv_int8_results(c, &m[rng_below(r, parts)], most[row], sums + row * terms * l->n, n,
+            iv_int8_results(c, &m[rng_below(r, parts)], most[row], sums + row * terms * l->n + n, l->n, n,
                             n + step < l->n ? step : l->n - n, out + row * l->n + n);
     assert_same_bits(name, want, out, l->rows * l->n, sizeof *out, false);
     for (size_t i = 0; i < parts; i++) free(m[i].data);
@@ -244,7 +244,7 @@ static void errors_of_terms(void **state) {
         iv_ref_int8_codes(IV_F32, x, 1000, s.inverse, terms, h, l);
         for (size_t i = 0; i < 1000; i++) {
             double back = terms == 1 ? (double)h[i] * s.scale : ((double)h[i] * 254 + l[i]) * s.scale;
-            assert_true(fabs(back - x[i]) <= 0.5001 * s.scale);
+            assert_true(fabs(back - x[i]) <= 0.51 * s.scale); /* the float that is rounded has an error too */
         }
     }
     free(x);
