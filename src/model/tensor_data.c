@@ -123,7 +123,7 @@ static iv_status unpack(const iv_tensor_slice *s, size_t begin, size_t end, void
 static iv_status read_slice(const iv_tensor *t, const iv_tensor_slice *s, size_t first, size_t rows, iv_dtype dtype,
                             char *out, iv_error *err) {
     size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), k = slice_columns(s);
-    if (begin >= end) return IV_OK;
+    if (begin >= end || k == 0) return IV_OK;
     size_t width = iv_dtype_bytes(dtype), held = iv_dtype_bytes(t->held);
     out += ((begin - first) * t->columns + s->column) * width;
     if (dtype == t->held) return unpack(s, begin, end, out, t->columns, err);
