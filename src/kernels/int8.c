@@ -12,7 +12,8 @@ enum {
     GROUP_BYTES = 512 * 1024,
     BLOCK_BYTES = 256 * 1024,
     TASKS_PER_THREAD = 6,
-    ALONE_ELEMENTS = 16 * 1024
+    ALONE_ELEMENTS = 16 * 1024,
+    PAD_BYTES = 64 /* between rows: those of a power of two would meet in one set of the cache */
 };
 
 typedef struct job {
@@ -101,7 +102,7 @@ static void run(const iv_compute *c, const iv_linear_args *a, const uint32_t *ma
     job j = {.c = c, .a = a, .kernel = c->kernels->int8, .magnitudes = magnitudes, .sums = sums};
     size_t before = (a->rows * sizeof *j.own + 63) / 64 * 64, most = j.kernel->rows_max / terms_of(&j);
     j.own = c->scratch, j.codes = (unsigned char *)c->scratch + before;
-    j.stride = w->k_padded * j.kernel->code_bytes;
+    j.stride = w->k_padded * j.kernel->code_bytes + PAD_BYTES;
     IV_ASSERT(before + a->rows * terms_of(&j) * j.stride <= c->scratch_bytes);
     if (!magnitudes) {
         c->kernels->magnitudes(c, a, j.own);

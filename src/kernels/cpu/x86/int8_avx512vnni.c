@@ -16,6 +16,12 @@ static inline void store_bytes(void *p, __m512i x) {
 
 enum { VECTORS = IV_PANEL_COLUMNS / 16, FETCH_BYTES = 4096 };
 
+/* As an instruction of its own: of the intrinsic, compilers keep sums in memory too. */
+IV_INLINE __m512i dot(__m512i acc, __m512i x, __m512i w) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
+    return acc;
+}
+
 IV_INLINE void tile(const int rows, const char *x, size_t stride, const iv_int8_panel *panel, size_t k_padded,
                     int32_t *out) {
     __m512i acc[IV_TILE_ROWS_MAX][VECTORS];
@@ -32,7 +38,7 @@ IV_INLINE void tile(const int rows, const char *x, size_t stride, const iv_int8_
             int four;
             memcpy(&four, x + (size_t)r * stride + k, sizeof four);
             __m512i a = _mm512_set1_epi32(four);
-            for (int v = 0; v < VECTORS; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], a, w[v]);
+            for (int v = 0; v < VECTORS; v++) acc[r][v] = dot(acc[r][v], a, w[v]);
         }
     }
     for (int r = 0; r < rows; r++)

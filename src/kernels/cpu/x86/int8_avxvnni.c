@@ -19,6 +19,12 @@ static inline void store_bytes(void *p, __m256i x) {
 
 enum { ROWS = 6, COLUMNS = 16, VECTORS = COLUMNS / 8 };
 
+/* As an instruction of its own: of the intrinsic, compilers keep sums in memory too. */
+IV_INLINE __m256i dot(__m256i acc, __m256i x, __m256i w) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(x), "x"(w));
+    return acc;
+}
+
 IV_INLINE void columns(const int rows, const char *x, size_t stride, const int8_t *codes, const int32_t *sums,
                        size_t k_padded, int32_t *out) {
     __m256i acc[ROWS][VECTORS];
@@ -33,7 +39,7 @@ IV_INLINE void columns(const int rows, const char *x, size_t stride, const int8_
             int four;
             memcpy(&four, x + (size_t)r * stride + k, sizeof four);
             __m256i a = _mm256_set1_epi32(four);
-            for (int v = 0; v < VECTORS; v++) acc[r][v] = _mm256_dpbusd_avx_epi32(acc[r][v], a, w[v]);
+            for (int v = 0; v < VECTORS; v++) acc[r][v] = dot(acc[r][v], a, w[v]);
         }
     }
     for (int r = 0; r < rows; r++)
