@@ -95,7 +95,10 @@ typedef struct iv_engine_options {
     const char *device;      /* "cpu", "cuda", or "auto": cuda if a GPU can run it; never changes a bit */
     bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
     const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": the
-                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32). "i8", "i8x2": on a
+                              * CPU, linear layers as int8 weights and inputs, of one or two terms (NUMERICS.md, 20),
+                              * held as int8 whatever `weights` says; the rest is "auto"'s, or that of "i8+fma32" and
+                              * "i8x2+tc16" */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
     size_t threads;          /* 0: one per CPU; never changes a bit */
     size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or as many as fit KV memory if fewer */
@@ -649,6 +652,7 @@ typedef struct iv_model_info {
     /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
      * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
     uint64_t linear_layers, state_bytes, open_block_bytes;
+    uint64_t int8_bytes; /* weight_bytes of arithmetic i8 or i8x2; 0: the files have packed weights of another form */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
