@@ -225,6 +225,9 @@ IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
  * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
  * errors name the file and the tensor. Under mpirun every process reads the directory. */
 IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
+/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one that
+ * they began with. After an error the name has what it had. */
+IV_API iv_status iv_engine_replace_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
 /* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
 IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
 
@@ -716,14 +719,26 @@ IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_o
 
 typedef struct iv_quantize_options {
     size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
-    const char *format;       /* "fp8", "int8", "int4", "mxfp4", "nvfp4" */
+    const char *format;       /* "fp8", "int8", "int4", "mxfp4", "nvfp4"; "w8a8": int8 weights, and activations that are
+                               * quantized token by token (arithmetic "i8") */
     uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
     void *user;
+    const char *method; /* "nearest", or "gptq": what each layer's rounding leaves is made up for by columns that are
+                         * rounded later, with the inputs that these texts give it. The model is in memory. The same
+                         * file on every machine */
+    const iv_ids *calibration; /* of gptq and smooth: the tokens of each text, 1 to the model's longest */
+    size_t calibration_count;
+    double damping; /* of gptq: share of the mean square of a layer's inputs that is added to each; above 0 */
+    bool act_order; /* of gptq: columns by falling size of their inputs, with the scales of rounding to nearest */
+    size_t threads; /* of gptq and smooth; 0: one for each CPU */
+    double smooth;  /* 0 to 1, of "nearest": columns of layers behind a norm are multiplied by powers of two, by which
+                     * the norm's weights are divided, as SmoothQuant has it: 1 moves all of the inputs' spread to the
+                     * weights. Below 0: none are. The model is in memory */
 } iv_quantize_options;
-/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting. */
+/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01, no smoothing. */
 IV_API void iv_quantize_options_init_sized(iv_quantize_options *options, size_t size);
 static inline void iv_quantize_options_init(iv_quantize_options *options) {
     iv_quantize_options_init_sized(options, sizeof *options);
@@ -732,11 +747,15 @@ static inline void iv_quantize_options_init(iv_quantize_options *options) {
 typedef struct iv_quantize_info {
     size_t tensors, files, quantized; /* of the copy; quantized: linear layers */
     uint64_t bytes, model_bytes;      /* of the copy's weights, and of the model's */
+    uint64_t calibration_tokens;      /* of gptq and smooth */
+    size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
+    size_t smoothed; /* norms that were divided */
 } iv_quantize_info;
 
-/* Writes a model as a new Hugging Face directory whose linear layers are rounded to nearest, in compressed-tensors'
- * form; the other files as iv_export does. A few rows at a time are in memory. IV_INVALID: the model is quantized
- * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written.
+/* Writes a model as a new Hugging Face directory whose linear layers are rounded, in compressed-tensors' form; the
+ * other files as iv_export does. With "nearest" a few rows at a time are in memory. IV_INVALID: the model is quantized
+ * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written;
+ * with "gptq" a layer whose inputs no product has (latent attention's kv_b_proj).
  */
 IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
                              iv_quantize_info *info, iv_error *err);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ENABLED = 4 /* adapters, with --enable-lora alone */ };
+
 static const char *flag_of(const cli_args *args) {
     const cli_flag *flag = cli_flag_find(args->syntax, "lora"); /* of several adapters it is lora-modules */
     return flag ? flag->name : NULL;
@@ -16,15 +18,31 @@ static int bad(const char *flag, const char *text, iv_error *err) {
     return cli_fail(err, CLI_USAGE, "--%s: wanted NAME=DIR or DIR, found '%s'", flag, cli_shown(text, shown));
 }
 
+/* Unknown members are refused. */
+static bool has_only(json_t *root, const char *const *known) {
+    const char *key;
+    json_t *v;
+    json_object_foreach(root, key, v) {
+        size_t i = 0;
+        while (known[i] && strcmp(known[i], key) != 0) i++;
+        if (!known[i]) return false;
+    }
+    return true;
+}
+
 static int of_json(const char *flag, const char *text, cli_lora *out, iv_error *err) {
+    static const char *const known[] = {"name", "path", "base_model_name", NULL};
     json_t *root = json_loads(text, 0, NULL);
+    const json_t *base = json_object_get(root, "base_model_name");
     const char *name = json_string_value(json_object_get(root, "name")),
                *path = json_string_value(json_object_get(root, "path"));
-    int code = name && *name && path && *path && strlen(name) < sizeof out->name ? CLI_OK : bad(flag, text, err);
+    bool good = name && *name && path && *path && strlen(name) < sizeof out->name && has_only(root, known) &&
+                (!base || json_is_null(base) || json_is_string(base));
+    int code = good ? CLI_OK : bad(flag, text, err);
     if (code == CLI_OK) {
         strcpy(out->name, name);
-        out->path = strdup(path);
-        if (!out->path) code = cli_fail(err, CLI_FAILED, "out of memory");
+        out->path = strdup(path), out->base = json_is_string(base) ? strdup(json_string_value(base)) : NULL;
+        if (!out->path || !out->base != !json_is_string(base)) code = cli_fail(err, CLI_FAILED, "out of memory");
     }
     json_decref(root);
     return code;
@@ -34,7 +52,7 @@ static int parse(const char *flag, const char *text, cli_lora *out, iv_error *er
     if (*text == '{') return of_json(flag, text, out, err);
     size_t n = strcspn(text, "=/"), end;
     const char *from = text;
-    out->path = text;
+    out->path = text, out->base = NULL;
     if (text[n] == '=') {
         out->path = text + n + 1;
     } else {
@@ -62,7 +80,27 @@ void cli_lora_options(const cli_args *args, iv_engine_options *o) {
     if (!flag) return;
     while (cli_nth(args, flag, count)) count++;
     o->max_loras = count;
+    if (cli_flag_find(args->syntax, "max-loras")) {
+        if (cli_has(args, "enable-lora") && count < ENABLED) o->max_loras = ENABLED;
+        o->max_loras = cli_count(args, "max-loras", o->max_loras);
+    }
     o->max_lora_rank = cli_count(args, "max-lora-rank", o->max_lora_rank);
+}
+
+int cli_lora_check(const cli_args *args, const iv_engine_options *o, iv_error *err) {
+    cli_lora a, b;
+    int code;
+    const char *flag = flag_of(args);
+    size_t count = 0;
+    for (; cli_lora_nth(args, count, &a, &code, err); count++)
+        for (size_t i = 0; i < count && cli_lora_nth(args, i, &b, &code, err); i++)
+            if (strcmp(a.name, b.name) == 0)
+                return cli_fail(err, CLI_USAGE, "--%s: wanted different names, found '%s' twice", flag, a.name);
+    if (code != CLI_OK) return code;
+    if (count > o->max_loras)
+        return cli_fail(err, CLI_USAGE, "--max-loras: wanted %zu or more, as many as --%s names, found %zu", count,
+                        flag, o->max_loras);
+    return CLI_OK;
 }
 
 int cli_lora_load(const cli_args *args, iv_engine *engine, iv_error *err) {

@@ -1,14 +1,18 @@
 /* quantize.c: invar quantize: the copy, then a comparison of both models over held-out text. */
 #include "commands.h"
 #include "base/json_out.h"
+#include "calibration.h"
 #include "divergence.h"
 #include "input.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WINDOW = 64 }; /* tokens of which both models' logits are in memory */
 
@@ -84,46 +88,76 @@ static int compare(const cli_args *args, const char *model, const char *copy, co
     return code;
 }
 
-static void write_json(FILE *file, const cli_args *args, const iv_quantize_info *info, const comparison *c) {
+/* What was measured: the copy, and under gptq the same rounded to nearest. */
+typedef struct measured {
+    iv_quantize_info info;
+    comparison copy, nearest;
+} measured;
+
+static void write_comparison(iv_json_out *json, const comparison *c, const char *kl, const char *same) {
+    iv_out_kv_double(json, kl, c->kl / (double)c->tokens);
+    iv_out_kv_double(json, same, (double)c->same / (double)c->tokens);
+}
+
+static void write_json(FILE *file, const cli_args *args, const char *method, const measured *m) {
     iv_json_out json = {.spaced = true, .file = file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", args->operands[0]);
     iv_out_kv_text(&json, "directory", args->operands[1]);
     iv_out_kv_text(&json, "format", cli_text(args, "format", "fp8"));
-    iv_out_kv_uint(&json, "tensors", info->tensors);
-    iv_out_kv_uint(&json, "quantized", info->quantized);
-    iv_out_kv_uint(&json, "files", info->files);
-    iv_out_kv_uint(&json, "bytes", info->bytes);
-    iv_out_kv_uint(&json, "model_bytes", info->model_bytes);
-    if (c->tokens) {
-        iv_out_kv_uint(&json, "report_tokens", c->tokens);
-        iv_out_kv_double(&json, "kl_divergence", c->kl / (double)c->tokens);
-        iv_out_kv_double(&json, "top1_agreement", (double)c->same / (double)c->tokens);
+    iv_out_kv_text(&json, "method", method);
+    iv_out_kv_uint(&json, "tensors", m->info.tensors);
+    iv_out_kv_uint(&json, "quantized", m->info.quantized);
+    iv_out_kv_uint(&json, "files", m->info.files);
+    iv_out_kv_uint(&json, "bytes", m->info.bytes);
+    iv_out_kv_uint(&json, "model_bytes", m->info.model_bytes);
+    if (m->info.calibration_tokens) {
+        iv_out_kv_uint(&json, "calibration_tokens", m->info.calibration_tokens);
+        iv_out_kv_uint(&json, "unseen", m->info.unseen);
     }
+    if (m->copy.tokens) {
+        iv_out_kv_uint(&json, "report_tokens", m->copy.tokens);
+        write_comparison(&json, &m->copy, "kl_divergence", "top1_agreement");
+    }
+    if (m->nearest.tokens) write_comparison(&json, &m->nearest, "nearest_kl_divergence", "nearest_top1_agreement");
     iv_out_close(&json, '}');
     fputc('\n', file);
 }
 
-static int report(const cli_args *args, const iv_quantize_info *info, const comparison *c, iv_error *err) {
-    cli_buffer buffer;
+static void print_comparison(FILE *file, const char *what, const comparison *c) {
+    if (!c->tokens) return;
+    fprintf(file, "%s %zu tokens: KL divergence %.4g from the model, the likeliest token is the same %.1f %%\n", what,
+            c->tokens, c->kl / (double)c->tokens, 100 * (double)c->same / (double)c->tokens);
+}
+
+static void print(FILE *file, const cli_args *args, const measured *m) {
+    const iv_quantize_info *info = &m->info;
     char bytes[24], model_bytes[24];
+    fprintf(file, "%s: %zu layers in %s, %zu %s, %s of %s (%.0f %%)\n", args->operands[1], info->quantized,
+            cli_text(args, "format", "fp8"), info->files, info->files == 1 ? "file" : "files",
+            cli_human_bytes((double)info->bytes, bytes), cli_human_bytes((double)info->model_bytes, model_bytes),
+            100 * (double)info->bytes / (double)info->model_bytes);
+    if (info->calibration_tokens)
+        fprintf(file, "GPTQ over %llu tokens\n", (unsigned long long)info->calibration_tokens);
+    if (info->unseen)
+        fprintf(file, "%zu layers were reached by no token (experts): rounded to nearest\n", info->unseen);
+    print_comparison(file, "over", &m->copy);
+    print_comparison(file, "rounded to nearest, over", &m->nearest);
+}
+
+static int report(const cli_args *args, const char *method, const measured *m, iv_error *err) {
+    cli_buffer buffer;
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
-        write_json(buffer.file, args, info, c);
-    else {
-        fprintf(buffer.file, "%s: %zu layers in %s, %zu %s, %s of %s (%.0f %%)\n", args->operands[1], info->quantized,
-                cli_text(args, "format", "fp8"), info->files, info->files == 1 ? "file" : "files",
-                cli_human_bytes((double)info->bytes, bytes), cli_human_bytes((double)info->model_bytes, model_bytes),
-                100 * (double)info->bytes / (double)info->model_bytes);
-        if (c->tokens)
-            fprintf(buffer.file,
-                    "over %zu tokens: KL divergence %.4g from the model, the likeliest token is the same %.1f %%\n",
-                    c->tokens, c->kl / (double)c->tokens, 100 * (double)c->same / (double)c->tokens);
-    }
+        write_json(buffer.file, args, method, m);
+    else
+        print(buffer.file, args, m);
     return cli_buffer_out(&buffer, err);
 }
 
-static int write_copy(const cli_args *args, const char *path, iv_quantize_info *info, iv_error *err) {
+/* calibration: NULL rounds to nearest. */
+static int write_copy(const cli_args *args, const char *path, const char *dir, const cli_calibration *calibration,
+                      iv_quantize_info *info, iv_error *err) {
     iv_quantize_options o;
     cli_progress progress;
     iv_quantize_options_init(&o);
@@ -131,29 +165,95 @@ static int write_copy(const cli_args *args, const char *path, iv_quantize_info *
     o.group_size = cli_count(args, "group-size", 0);
     o.max_shard_bytes = cli_count(args, "max-shard-size", o.max_shard_bytes);
     o.overwrite = cli_has(args, "overwrite");
+    o.threads = cli_count(args, "threads", 0);
+    if (calibration) {
+        o.method = "gptq", o.calibration = calibration->texts, o.calibration_count = calibration->count;
+        o.damping = cli_has(args, "damping") ? strtod(cli_text(args, "damping", ""), NULL) : o.damping;
+        o.act_order = cli_has(args, "act-order");
+    }
     cli_progress_start(&progress, args->operands[0]);
     o.progress = cli_progress_step, o.user = &progress;
-    iv_status status = iv_quantize(path, args->operands[1], &o, info, err);
+    iv_status status = iv_quantize(path, dir, &o, info, err);
     cli_progress_end(&progress);
     return status == IV_OK ? CLI_OK : CLI_FAILED;
+}
+
+static int read_calibration(const cli_args *args, const char *path, cli_calibration *out, iv_error *err) {
+    iv_text_model *t;
+    iv_model_info info;
+    size_t longest = cli_count(args, "max-seq-length", 2048);
+    if (iv_inspect(path, "auto", &info, err) != IV_OK || iv_text_model_open(path, &t, err) != IV_OK) return CLI_FAILED;
+    if (longest > (size_t)info.max_positions) longest = (size_t)info.max_positions;
+    int code = cli_calibration_read(t, cli_text(args, "calibrate", ""), cli_count(args, "num-calibration-samples", 512),
+                                    longest, out, err);
+    iv_text_model_close(t);
+    return code;
+}
+
+static int check_flags(const cli_args *args, bool gptq, iv_error *err) {
+    static const char *const of_gptq[] = {"calibrate", "num-calibration-samples", "max-seq-length", "damping",
+                                          "act-order"};
+    if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
+    if (gptq && !cli_has(args, "calibrate"))
+        return cli_fail(err, CLI_USAGE, "--method gptq: wanted --calibrate FILE with texts, found none");
+    for (size_t i = 0; !gptq && i < sizeof of_gptq / sizeof *of_gptq; i++)
+        if (cli_has(args, of_gptq[i]))
+            return cli_fail(err, CLI_USAGE, "--%s: is of --method gptq, which needs --calibrate FILE", of_gptq[i]);
+    return CLI_OK;
+}
+
+/* A directory of files alone. */
+static void remove_directory(const char *path) {
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.') unlinkat(dirfd(d), e->d_name, 0);
+    if (d) closedir(d);
+    rmdir(path);
+}
+
+/* The same rounded to nearest, in a directory next to the copy while it is measured. */
+static int measure_nearest(const cli_args *args, const char *path, const char *text, size_t bytes, comparison *c,
+                           iv_error *err) {
+    char dir[CLI_PATH_BYTES];
+    const char *copy = args->operands[1];
+    size_t n = strlen(copy);
+    iv_quantize_info info;
+    while (n > 1 && copy[n - 1] == '/') n--;
+    int made = snprintf(dir, sizeof dir, "%.*s.nearest-XXXXXX", (int)n, copy);
+    if (made < 0 || (size_t)made >= sizeof dir || !mkdtemp(dir))
+        return cli_fail(err, CLI_FAILED, "%.300s: no directory could be made next to it: %s", copy, strerror(errno));
+    int code = write_copy(args, path, dir, NULL, &info, err);
+    if (code == CLI_OK) code = compare(args, path, dir, text, bytes, c, err);
+    remove_directory(dir);
+    return code;
+}
+
+static int run(const cli_args *args, const char *path, const char *text, size_t bytes,
+               const cli_calibration *calibration, measured *m, iv_error *err) {
+    int code = write_copy(args, path, args->operands[1], calibration, &m->info, err);
+    if (code != CLI_OK || cli_count(args, "report-tokens", 256) == 0) return code;
+    code = compare(args, path, args->operands[1], text, bytes, &m->copy, err);
+    return code == CLI_OK && calibration ? measure_nearest(args, path, text, bytes, &m->nearest, err) : code;
 }
 
 int cli_quantize(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     cli_bytes text = {0};
-    iv_quantize_info info;
-    comparison c = {0};
-    if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
-    if (cli_has(args, "calibrate"))
-        return cli_fail(err, CLI_USAGE, "--calibrate: GPTQ is not there: weights are rounded to nearest without it");
+    cli_calibration calibration = {0};
+    measured m = {0};
+    const char *method = cli_text(args, "method", cli_has(args, "calibrate") ? "gptq" : "nearest");
+    bool gptq = strcmp(method, "gptq") == 0;
+    int code = check_flags(args, gptq, err);
+    if (code != CLI_OK) return code;
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "text") && cli_read_file(cli_text(args, "text", ""), true, &text, err) != CLI_OK)
         return CLI_FAILED; /* before anything is written */
-    int code = write_copy(args, path, &info, err);
-    if (code == CLI_OK && cli_count(args, "report-tokens", 256))
-        code = compare(args, path, args->operands[1], text.data ? text.data : sample_text,
-                       text.data ? text.count : sizeof sample_text - 1, &c, err);
+    if (gptq) code = read_calibration(args, path, &calibration, err);
+    if (code == CLI_OK)
+        code = run(args, path, text.data ? text.data : sample_text, text.data ? text.count : sizeof sample_text - 1,
+                   gptq ? &calibration : NULL, &m, err);
     free(text.data);
-    return code == CLI_OK ? report(args, &info, &c, err) : code;
+    cli_calibration_free(&calibration);
+    return code == CLI_OK ? report(args, method, &m, err) : code;
 }

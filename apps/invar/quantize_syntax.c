@@ -26,11 +26,40 @@ static const cli_flag quantize_flags[] = {
      .greatest = 1048576,
      .unset = "256",
      .help = "tokens of it that are compared, at most; 0: no report"},
+    {.name = "method",
+     .kind = CLI_CHOICE,
+     .metavar = "NAME",
+     .choices = "nearest gptq",
+     .unset = "gptq with --calibrate, else nearest",
+     .help = "how layers are rounded; gptq needs calibration texts and the model in memory"},
     {.name = "calibrate",
      .kind = CLI_FILE,
      .metavar = "FILE",
      .unset = "none",
-     .help = "refused: weights are rounded to nearest, without calibration"},
+     .help = "texts of gptq: JSON lines with text, messages, ids, or prompt and completion"},
+    {.name = "num-calibration-samples",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .least = 1,
+     .greatest = 1048576,
+     .unset = "512",
+     .help = "lines of it that are read, at most"},
+    {.name = "max-seq-length",
+     .kind = CLI_COUNT,
+     .metavar = "N",
+     .least = 1,
+     .greatest = CLI_TOKENS_MAX,
+     .unset = "2048",
+     .help = "tokens of a line that are read, at most; never more than the model has positions"},
+    {.name = "damping",
+     .kind = CLI_REAL,
+     .metavar = "F",
+     .low = 0,
+     .high = 1000,
+     .above_low = true,
+     .unset = "0.01",
+     .help = "gptq: share of the mean square of a layer's inputs that is added to each"},
+    {.name = "act-order", .help = "gptq: columns by falling size of their inputs; scales as those of nearest"},
     {.name = "max-shard-size",
      .kind = CLI_BYTES,
      .metavar = "SIZE",
@@ -45,7 +74,7 @@ static const cli_flag quantize_flags[] = {
      .least = 0,
      .greatest = 256,
      .unset = "0: one per CPU",
-     .help = "threads of the report; never changes a bit"},
+     .help = "threads of gptq and the report; never changes a bit"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
     {0},
 };
@@ -53,6 +82,7 @@ static const cli_section quantize_section = {"Flags", quantize_flags};
 static const cli_example quantize_examples[] = {
     {"invar quantize ./model ./model-fp8 --format fp8", "8 bits: half the size"},
     {"invar quantize ./model ./model-int4 --format int4 --group-size 64", "4 bits, a scale for 64 weights"},
+    {"invar quantize ./model ./model-int4 --format int4 --calibrate texts.jsonl", "the same by GPTQ"},
     {0}};
 
 const cli_syntax cli_quantize_syntax = {
@@ -62,10 +92,10 @@ const cli_syntax cli_quantize_syntax = {
     .operand = "MODEL",
     .second = "DIR",
     .usage = "MODEL DIR [flags]",
-    .text = "Linear layers are rounded to nearest and written as a Hugging Face directory in compressed-tensors' form, "
-            "a few\n"
-            "rows at a time. Then both models read held-out text: the report has the sizes, the Kullback-Leibler "
-            "divergence\n"
-            "of the next token's distribution from the model's, and how often the likeliest token is the same.",
+    .text =
+        "Linear layers are rounded, to nearest or by GPTQ, and written as a Hugging Face directory in\n"
+        "compressed-tensors' form. Then both models read held-out text: the report has the sizes, the Kullback-Leibler "
+        "divergence\n"
+        "of the next token's distribution from the model's, and how often the likeliest token is the same.",
     .sections = {&quantize_section},
     .examples = quantize_examples};

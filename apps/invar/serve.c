@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "answer.h"
 #include "config.h"
+#include "lora.h"
 #include "model.h"
 #include "output.h"
 #include "serve/batch.h"
@@ -73,6 +74,20 @@ static int read_names(const cli_args *args, const char **out, iv_error *err) {
     return cli_fail(err, CLI_USAGE, "--served-model-name: %s", why.message);
 }
 
+/* --lora-modules, of `serve` and `batch`. They live as long as the program. */
+static int read_adapters(const cli_args *args, const iv_engine_options *o, const iv_lora_module **out, size_t *count,
+                         iv_error *err) {
+    static cli_lora read[CLI_LORAS_MAX];
+    static iv_lora_module modules[CLI_LORAS_MAX];
+    int code = cli_lora_check(args, o, err);
+    if (code != CLI_OK) return code;
+    for (*count = 0; *count < CLI_LORAS_MAX && cli_lora_nth(args, *count, &read[*count], &code, err); ++*count)
+        modules[*count] =
+            (iv_lora_module){.name = read[*count].name, .path = read[*count].path, .base = read[*count].base};
+    *out = modules;
+    return code;
+}
+
 static int server_options(const cli_args *args, iv_server_options *o, iv_error *err) {
     const char *compat = cli_text(args, "metrics-compat", "");
     o->http.host = read_host(args);
@@ -108,6 +123,7 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->update_dir = cli_text(args, "update-dir", NULL);
     o->weights_python = cli_text(args, "weights-python", NULL);
     o->update_timeout_ms = (uint32_t)cli_count(args, "update-timeout", o->update_timeout_ms / 1000) * 1000; /* a day */
+    if (read_adapters(args, &o->bridge.engine, &o->adapters, &o->adapter_count, err) != CLI_OK) return CLI_USAGE;
     int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, &o->http.api_key_file, err);
     if (code == CLI_OK)
         code = read_key(args, "admin-api-key", "INVAR_ADMIN_API_KEY", &o->http.admin_key, &o->http.admin_key_file, err);
@@ -247,7 +263,7 @@ static int batch_options(const cli_args *args, iv_batch_options *o, iv_error *er
     if (!o->output) return cli_fail(err, CLI_USAGE, "--output: wanted a file for the answers, found nothing");
     iv_engine_options_init(&o->bridge.engine);
     cli_engine_options(args, &o->bridge.engine);
-    return CLI_OK;
+    return read_adapters(args, &o->bridge.engine, &o->adapters, &o->adapter_count, err);
 }
 
 int cli_batch(const cli_args *args, iv_error *err) {

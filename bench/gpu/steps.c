@@ -13,6 +13,8 @@
  *                                             to 1.1 of OUT tokens, and the number of different answers, over the
  *                                             tokens that all of them have
  *     --numerics LIST  invar, vanilla, bio: an engine for each, in sequence
+ *     --lora DIR --loras LIST   decode cases with so many copies of an adapter (make_adapter.py) in turn, 0: the base
+ *                      alone; by turns, with fresh requests in each, which have the adapters one after another
  *     --tp N, --device D, --arithmetic A, --weights W, --threads N, --max-num-batched-tokens N, --enforce-eager,
  * --files, --turns N
  *     --json FILE      appends records for figures.py
@@ -27,6 +29,7 @@
 #include <time.h>
 
 enum { SEQS_MAX = 256 }; /* of `same`: further ones wait */
+enum { LORAS_MAX = 8 };
 enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
 
 typedef enum kind { DECODE, MIXED, PREFILL, SCORE, LATENCY, SAME } kind;
@@ -46,6 +49,9 @@ typedef struct bench {
     iv_engine_info info;
     size_t next_prompt;
     bool warm; /* the engine has answered a batch */
+    const char *lora;
+    size_t loras[LORAS_MAX], lora_count; /* numbers of adapters, and how many of them */
+    size_t adapters;                     /* of requests now */
 } bench;
 
 static double now(void) {
@@ -99,6 +105,9 @@ static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t m
     iv_request r;
     iv_error err;
     iv_request_init(b->engine, &r);
+    char adapter[32];
+    snprintf(adapter, sizeof adapter, "a%zu", b->adapters ? (size_t)prompt % b->adapters : 0);
+    if (b->adapters) r.adapter = adapter;
     r.ids = ids, r.id_count = tokens, r.max_tokens = max_tokens;
     r.temperature = 0, r.top_k = 0, r.top_p = 1, r.min_p = 0, r.repetition_penalty = 1, r.ignore_eos = true;
     if (max_tokens == 0) r.score_only = true, r.prompt_logprobs = 1;
@@ -209,6 +218,55 @@ static void run_decode(bench *b, const one_case *c) {
     report_ms(b, c, median(taken, b->turns), outside);
 }
 
+/* A window of steps of a fresh batch. */
+static double fresh_decode_ms(bench *b, const one_case *c, size_t tokens_before) {
+    uint64_t *ids = room(c->batch, sizeof *ids);
+    size_t tokens;
+    iv_error err;
+    bool busy;
+    for (size_t i = 0; i < c->batch; i++) ids[i] = submit(b, c->in, tokens_before + WARM_STEPS + WINDOW_STEPS + 2);
+    do tokens = step(b, &busy, 0, NULL);
+    while (busy && tokens < c->batch);
+    for (int i = 0; i < WARM_STEPS; i++) step(b, &busy, 0, NULL);
+    double ms = decode_ms(b, c);
+    for (size_t i = 0; i < c->batch; i++)
+        if (iv_engine_cancel(b->engine, ids[i], &err) != IV_OK) continue;
+    drain(b);
+    free(ids);
+    return ms;
+}
+
+/* Numbers of adapters by turns. */
+static void run_adapted(bench *b, const one_case *c) {
+    size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2;
+    double taken[LORAS_MAX][TURNS_MAX], first = 0;
+    for (size_t turn = 0; turn < b->turns; turn++)
+        for (size_t i = 0; i < b->lora_count; i++) {
+            b->adapters = b->loras[i];
+            taken[i][turn] = fresh_decode_ms(b, c, reading);
+        }
+    b->adapters = 0;
+    for (size_t i = 0; i < b->lora_count; i++) {
+        double ms = median(taken[i], b->turns);
+        if (i == 0) first = ms;
+        printf("%-8s decode   batch %4zu  context %6zu  adapters %3zu  %10.3f ms  %.3f of the first\n",
+               b->info.numerics, c->batch, c->in, b->loras[i], ms, ms / first);
+        if (!b->records) continue;
+        record_head(b, "adapters");
+        fprintf(b->records, "\"batch\": %zu, \"context\": %zu, \"adapters\": %zu, \"ms\": %.4f}\n", c->batch, c->in,
+                b->loras[i], ms);
+    }
+}
+
+static void load_adapters(bench *b) {
+    char name[32];
+    iv_error err;
+    for (size_t i = 0; i < b->options.max_loras; i++) {
+        snprintf(name, sizeof name, "a%zu", i);
+        need(iv_engine_load_adapter(b->engine, name, b->lora, &err), &err);
+    }
+}
+
 /* Until the prompt's first token, or until the end of a scored prompt (c->out is 0). */
 static void run_prefill(bench *b, const one_case *c) {
     double taken[TURNS_MAX];
@@ -310,11 +368,12 @@ static void run_engine(bench *b, const char *numerics) {
     printf("# %s, %s, %s, %s %s, %zu rank%s, loaded in %.1f s\n", b->options.model, b->info.numerics,
            b->info.arithmetic, b->info.device, b->info.gpu, b->info.tensor_parallel_size,
            b->info.tensor_parallel_size == 1 ? "" : "s", b->info.load_seconds);
+    load_adapters(b);
     for (size_t i = 0; i < b->case_count; i++) {
         const one_case *c = &b->cases[i];
         static void (*const run[])(bench *, const one_case *) = {run_decode,  run_decode,  run_prefill,
                                                                  run_prefill, run_latency, run_same};
-        run[c->kind](b, c);
+        b->lora_count && c->kind == DECODE ? run_adapted(b, c) : run[c->kind](b, c);
         fflush(stdout); /* an interrupted run keeps its records */
         if (b->records) fflush(b->records);
     }
@@ -360,12 +419,25 @@ static void parse_numerics(bench *b, char *list) {
     }
 }
 
+static void parse_loras(bench *b, char *list) {
+    for (char *at = strtok(list, ","); at; at = strtok(NULL, ",")) {
+        if (b->lora_count == LORAS_MAX) usage("too many numbers of adapters at", at);
+        size_t n = strcmp(at, "0") == 0 ? 0 : count_of(at);
+        b->loras[b->lora_count++] = n;
+        if (n > b->options.max_loras) b->options.max_loras = n;
+    }
+}
+
 static void parse_flag(bench *b, const char *flag, char *value) {
     iv_engine_options *o = &b->options;
     if (strcmp(flag, "--cases") == 0)
         parse_cases(b, value);
     else if (strcmp(flag, "--numerics") == 0)
         parse_numerics(b, value);
+    else if (strcmp(flag, "--lora") == 0)
+        b->lora = value;
+    else if (strcmp(flag, "--loras") == 0)
+        parse_loras(b, value);
     else if (strcmp(flag, "--tp") == 0)
         o->tensor_parallel_size = count_of(value);
     else if (strcmp(flag, "--device") == 0)
@@ -406,6 +478,7 @@ int main(int argc, char **argv) {
             usage("wanted a value for", argv[i]);
     }
     if (!b.case_count) usage("wanted", "--cases");
+    if (b.options.max_loras && !b.lora) usage("wanted", "--lora");
     if (!b.numerics_count) b.numerics[b.numerics_count++] = "invar";
     if (strcmp(b.options.device, "cpu") != 0) b.options.kv_fraction = 0.9; /* no other process uses the GPU */
     size_engine(&b);

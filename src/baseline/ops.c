@@ -4,8 +4,8 @@
 #include "baseline/blas.h"
 #include "baseline/widened.h"
 #include "kernels/attention.h"
-#include "kernels/delta.h"
 #include "kernels/int8.h"
+#include "kernels/scan.h"
 #include "kernels/linear.h"
 #include "kernels/tree_allreduce.h"
 #include "numerics/delta.h"
@@ -81,8 +81,18 @@ static float packed(const iv_matrix *m, const unsigned char *data, size_t n, siz
     return iv_element(m->type, data, panel + iv_panel_index(m->type, k, n % IV_PANEL_COLUMNS));
 }
 
+/* A scan's x, which its y has replaced: a channel of the convolution. */
+static float scan_input(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t channel) {
+    static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
+    float y, x, one = 1.0f;
+    iv_delta_convolve(c, a, s, s->position, channel, 1, &y);
+    c->kernels->activate(&silu, &y, &one, 1, IV_F32, &x);
+    return x;
+}
+
 /* o of one row as the recurrence has it: the state at the border, decayed and updated row by row. */
-static void recur(const iv_delta_args *a, const iv_delta_span *s, size_t key_head, size_t value_head) {
+static void recur(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t key_head,
+                  size_t value_head) {
     const iv_delta_layout *l = a->layout;
     size_t at = s->position % IV_DELTA_BLOCK, width = iv_dtype_bytes(l->type);
     const float *totals = (const float *)(const void *)(s->now + l->tail_totals) + value_head * IV_DELTA_BLOCK;
@@ -93,15 +103,17 @@ static void recur(const iv_delta_args *a, const iv_delta_span *s, size_t key_hea
     float *o = a->x + s->first_row * l->width + 2 * l->keys + value_head * l->value_dim;
     for (size_t j = 0; j < l->value_dim; j++) {
         float sum = 0.0f;
-        for (size_t c = 0; c < l->key_dim; c++) {
-            size_t panel = j / IV_PANEL_COLUMNS * l->rounded.k_padded + c;
+        for (size_t k = 0; k < l->key_dim; k++) {
+            size_t panel = j / IV_PANEL_COLUMNS * l->rounded.k_padded + k;
             float state = border ? border[panel * IV_PANEL_COLUMNS + j % IV_PANEL_COLUMNS] : 0.0f;
             for (size_t i = 0; i <= at; i++)
                 state = state * iv_ref_delta_factor(totals[i], i ? totals[i - 1] : 0.0f) +
-                        packed(&l->key, keys, i, c) * packed(&l->update, updates, j, i);
-            sum += state * iv_element(l->type, q, c);
+                        packed(&l->key, keys, i, k) * packed(&l->update, updates, j, i);
+            sum += state * iv_element(l->type, q, k);
         }
-        o[j] = sum;
+        o[j] = l->scan
+                   ? sum + a->scan->skip[value_head] * scan_input(c, a, s, 2 * l->keys + value_head * l->value_dim + j)
+                   : sum;
     }
 }
 
@@ -111,7 +123,7 @@ static bool recurrent_delta(const iv_compute *c, const iv_delta_args *a, const i
     const iv_delta_layout *l = a->layout;
     bool finite = iv_delta_heads(c, a, s, key_head, scratch);
     for (size_t h = 0; s->rows == 1 && s->now && finite && h < l->value_heads; h++)
-        if ((h + l->group_first) / l->group == key_head) recur(a, s, key_head, h);
+        if ((h + l->group_first) / l->group == key_head) recur(c, a, s, key_head, h);
     return finite;
 }
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETIRED_MAX = 64, NAME_BYTES_MAX = 255 };
+enum { NAME_BYTES_MAX = 255 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
@@ -19,8 +19,12 @@ static iv_status check_options(const iv_engine *e, const iv_engine_options *o, i
     if (o->max_lora_rank < 1 || o->max_lora_rank > IV_ADAPTER_RANK_MAX)
         return iv_fail(err, IV_INVALID, "max_lora_rank: wanted 1 to %d, found %zu", IV_ADAPTER_RANK_MAX,
                        o->max_lora_rank);
-    if (e->gpus[0])
-        return iv_fail(err, IV_UNSUPPORTED, "max_loras: adapters run on a CPU: wanted device cpu, found cuda");
+    if (e->gpus[0] && iv_ranks_processes(e->ranks) > 1)
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "max_loras: adapters run on the GPUs of one process: wanted tensor_parallel_size without mpirun, "
+            "found %zu processes",
+            iv_ranks_processes(e->ranks));
     if (e->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "max_loras: wanted numerics invar, found the baseline %s",
                        iv_numerics_name(e->numerics));
@@ -33,7 +37,7 @@ iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *e
     if (o->max_loras == 0) return IV_OK;
     IV_TRY(check_options(e, o, err));
     e->max_loras = o->max_loras;
-    e->adapters.rank_max = o->max_lora_rank, e->adapters.count = o->max_loras + RETIRED_MAX;
+    e->adapters.rank_max = o->max_lora_rank, e->adapters.count = iv_adapters_slots(o->max_loras);
     e->adapters.slot = calloc(e->adapters.count, sizeof *e->adapters.slot);
     e->loaded = calloc(e->adapters.count, sizeof *e->loaded);
     e->adapter_roots = calloc(IV_ADAPTER_ROOTS, sizeof *e->adapter_roots);
@@ -118,26 +122,23 @@ static iv_status check_name(const iv_engine *e, const char *name, iv_error *err)
         if ((unsigned char)name[i] < 32 || name[i] == 127)
             return iv_fail(err, IV_INVALID, "adapter: wanted a name without control characters, found byte %d at %zu",
                            name[i], i);
-    if (by_name(e, name))
-        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
-                       name);
     return IV_OK;
 }
 
-/* A free slot. */
-static iv_status find_slot(const iv_engine *e, size_t *slot, iv_error *err) {
+/* A free slot. replaced: its name becomes that of the new one; may be NULL. */
+static iv_status find_slot(const iv_engine *e, const iv_loaded_adapter *replaced, size_t *slot, iv_error *err) {
     size_t named = 0;
     *slot = SIZE_MAX;
     for (size_t i = 0; i < e->adapters.count; i++) {
         const iv_loaded_adapter *a = e->loaded[i];
-        named += a && !a->retired;
+        named += a && !a->retired && a != replaced;
         if (!a && *slot == SIZE_MAX) *slot = i;
     }
     if (named >= e->max_loras)
         return iv_fail(err, IV_BUSY, "adapters: %zu are loaded, as many as max_loras: unload one first", named);
     if (*slot == SIZE_MAX)
         return iv_fail(err, IV_BUSY, "adapters: %d that were unloaded are in use: wait until their requests end",
-                       RETIRED_MAX);
+                       IV_ADAPTERS_RETIRED_MAX);
     return IV_OK;
 }
 
@@ -154,30 +155,49 @@ static uint32_t root_of(iv_engine *e, const uint8_t digest[32]) {
     return r->root;
 }
 
-static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *a, iv_error *err) {
+/* replaced: NULL, or the one that has the name so far. */
+static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                      iv_loaded_adapter *a, iv_error *err) {
     size_t slot;
     IV_TRY(iv_adapters_sweep(e, err));
-    IV_TRY(find_slot(e, &slot, err));
+    IV_TRY(find_slot(e, replaced, &slot, err));
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
     iv_digest_hex(a->weights->digest, a->digest);
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
+    if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
     a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
     e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
-    return IV_OK;
+    if (!replaced) return IV_OK;
+    replaced->retired = true;
+    return iv_adapters_sweep(e, err);
 }
 
-iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
-    IV_TRY(check_name(e, name, err));
+static iv_status load_named(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
+                            iv_error *err) {
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "adapter: '%s': wanted a directory, found nothing", name);
     iv_loaded_adapter *a = calloc(1, sizeof *a);
     if (!a) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = load(e, name, dir, a, err);
+    iv_status status = load(e, name, dir, replaced, a, err);
+    bool in_use = a->slot && e->loaded[a->slot - 1] == a;
     iv_fp_env_leave(mode);
-    if (status != IV_OK) free_loaded(a);
+    if (!in_use) free_loaded(a);
     return status;
+}
+
+iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    if (by_name(e, name))
+        return iv_fail(err, IV_INVALID, "adapter: '%s' is loaded already: unload it first, or choose another name",
+                       name);
+    return load_named(e, name, dir, NULL, err);
+}
+
+iv_status iv_engine_replace_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    return load_named(e, name, dir, by_name(e, name), err);
 }
 
 /* ---- unloading --------------------------------------------------------------------------------------------- */
@@ -187,6 +207,7 @@ iv_status iv_adapters_sweep(iv_engine *e, iv_error *err) {
         iv_loaded_adapter *a = e->loaded[i];
         if (!a || !a->retired || a->users) continue;
         IV_TRY(iv_ranks_free_adapter(e, i, err));
+        if (e->gpu_model) iv_gpu_model_free_adapter(e->gpu_model, i);
         e->loaded[i] = NULL, e->adapters.slot[i] = NULL;
         free_loaded(a);
     }

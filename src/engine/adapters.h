@@ -5,6 +5,10 @@
 
 #include "engine/state.h"
 
+/* Slots of an engine: of those that are loaded, and of those that are unloaded and in use. */
+enum { IV_ADAPTERS_RETIRED_MAX = 64 };
+static inline size_t iv_adapters_slots(size_t max_loras) { return max_loras ? max_loras + IV_ADAPTERS_RETIRED_MAX : 0; }
+
 /* Room for o->max_loras; before the model's forward passes are opened. Checks both options. */
 iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_adapters_close(iv_engine *e); /* after the sequences */

@@ -1,5 +1,6 @@
 /* device.c: choosing a device and its arithmetic. */
 #include "engine/device.h"
+#include "engine/adapters.h"
 #include "model/cpu/product.h"
 #include "base/size.h"
 #include "comm/mpi.h"
@@ -110,6 +111,9 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
                                   .graphs = !o->enforce_eager,
                                   .timeout_ms = o->rank_timeout_ms,
                                   .ids = e->drawable.bits,
+                                  .adapters_loaded = o->max_loras,
+                                  .adapters = iv_adapters_slots(o->max_loras),
+                                  .adapter_rank = o->max_loras ? o->max_lora_rank : 0,
                                   .processes = iv_ranks_processes(e->ranks)};
 }
 

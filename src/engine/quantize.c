@@ -2,15 +2,18 @@
 #include "base/cpu.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
-#include "format/quantize_write.h"
+#include "model/gptq.h"
 
+#include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SHARD_BYTES 5000000000u /* transformers' save_pretrained */
 
 void iv_quantize_options_init_sized(iv_quantize_options *o, size_t size) {
-    iv_quantize_options defaults = {.format = "fp8", .max_shard_bytes = SHARD_BYTES};
+    iv_quantize_options defaults = {
+        .format = "fp8", .max_shard_bytes = SHARD_BYTES, .method = "nearest", .damping = 0.01};
     iv_sized_init(o, size, &defaults, sizeof defaults);
 }
 
@@ -33,20 +36,112 @@ static iv_status check(const iv_quantize_options *o, const iv_quantize_scheme **
     return IV_OK;
 }
 
+static bool is_gptq(const iv_quantize_options *o) { return strcmp(o->method, "gptq") == 0; }
+
+static iv_status check_method(const iv_quantize_options *o, iv_error *err) {
+    if (!is_gptq(o) && strcmp(o->method, "nearest") != 0)
+        return iv_fail(err, IV_INVALID, "method: wanted nearest or gptq, found '%.60s'", o->method);
+    if (is_gptq(o) && !o->calibration_count)
+        return iv_fail(err, IV_INVALID, "method gptq: wanted calibration texts, found none");
+    if (!is_gptq(o) && o->calibration_count)
+        return iv_fail(err, IV_INVALID, "calibration: method nearest has no use for it");
+    if (is_gptq(o) && !(isfinite(o->damping) && o->damping > 0))
+        return iv_fail(err, IV_INVALID, "damping: wanted a number above 0, found %g", o->damping);
+    return IV_OK;
+}
+
+/* The two halves of the work as one progress: the total is an estimate until all is rounded. */
+typedef struct progress {
+    const iv_quantize_options *o;
+    size_t before;
+} progress;
+
+static void step_round(void *user, size_t done, size_t total) {
+    progress *p = user;
+    p->before = total;
+    if (p->o->progress) p->o->progress(p->o->user, done, 2 * total);
+}
+
+static void step_write(void *user, size_t done, size_t total) {
+    const progress *p = user;
+    if (p->o->progress) p->o->progress(p->o->user, p->before + done, p->before + total);
+}
+
+/* The texts, and how long the longest is. */
+static iv_status check_texts(const iv_quantize_options *o, const iv_model *m, iv_calibration_text *texts,
+                             size_t *longest, iv_error *err) {
+    for (size_t i = 0; i < o->calibration_count; i++) {
+        const iv_ids *t = &o->calibration[i];
+        texts[i] = (iv_calibration_text){t->data, t->count};
+        if (t->count == 0 || t->count > (size_t)m->config.max_positions)
+            return iv_fail(err, IV_INVALID, "calibration: text %zu: wanted 1 to %lld tokens, found %zu", i,
+                           (long long)m->config.max_positions, t->count);
+        if (t->count > *longest) *longest = t->count;
+        for (size_t k = 0; k < t->count; k++)
+            if (t->data[k] < 0 || t->data[k] >= m->config.vocab_size)
+                return iv_fail(err, IV_INVALID, "calibration: text %zu: wanted ids below %lld, found %d", i,
+                               (long long)m->config.vocab_size, (int)t->data[k]);
+    }
+    return IV_OK;
+}
+
+/* Opens the model twice: its headers, for the longest text it may have, and then its weights. */
+static iv_status round_model(const char *model, const iv_checkpoint *c, const iv_quantize_options *o, progress *p,
+                             const iv_quantize_scheme *scheme, iv_gptq_result *out, iv_error *err) {
+    iv_calibration_text *texts = calloc(o->calibration_count, sizeof *texts);
+    iv_model_options options = {.expand_as_saved = true};
+    iv_model planned, *m = NULL;
+    iv_checkpoint *headers;
+    iv_pool *pool = NULL;
+    if (!texts) return iv_fail(err, IV_NO_MEMORY, "calibration: no memory for %zu texts", o->calibration_count);
+    iv_status status = iv_model_plan(model, &options, &planned, &headers, err);
+    if (status == IV_OK) {
+        status = check_texts(o, &planned, texts, &options.positions, err);
+        iv_checkpoint_close(headers);
+        iv_arena_free(&planned.arena);
+    }
+    if (status == IV_OK) status = iv_pool_open(o->threads, &pool, err);
+    if (status == IV_OK) status = iv_model_open(model, &options, pool, &m, err);
+    if (status == IV_OK) {
+        const iv_gptq_options g = {.from = c,
+                                   .scheme = scheme,
+                                   .group = (size_t)o->group_size,
+                                   .damping = o->damping,
+                                   .act_order = o->act_order,
+                                   .kernels = iv_kernels_select(iv_isa_detect()),
+                                   .arithmetic = iv_arithmetic_auto(false, m->gemm_type),
+                                   .pool = pool,
+                                   .texts = texts,
+                                   .count = o->calibration_count,
+                                   .progress = step_round,
+                                   .user = p};
+        status = iv_gptq_run(m, &g, out, err);
+    }
+    iv_model_close(m);
+    iv_pool_close(pool);
+    free(texts);
+    return status;
+}
+
 static iv_status write_model(iv_model_dir *d, const iv_quantize_options *o, const iv_quantize_scheme *scheme,
                              iv_quantize_info *info, iv_error *err) {
     iv_checkpoint *c = NULL;
     iv_quantize_result r;
+    iv_gptq_result rounded = {0};
+    progress p = {.o = o};
     iv_status status = iv_checkpoint_open(d->source, &c, err);
+    if (status == IV_OK && is_gptq(o)) status = round_model(d->source, c, o, &p, scheme, &rounded, err);
     if (status == IV_OK) status = iv_model_dir_clear(d, err);
     if (status == IV_OK) {
         const iv_quantize_job job = {.from = c,
                                      .scheme = scheme,
                                      .group = (size_t)o->group_size,
+                                     .rounded = rounded.layers,
+                                     .order = o->act_order ? "weight" : NULL,
                                      .dir = d->path,
                                      .shard_bytes_max = (size_t)o->max_shard_bytes,
-                                     .progress = o->progress,
-                                     .user = o->user};
+                                     .progress = step_write,
+                                     .user = &p};
         status = iv_quantize_write(&job, &d->config, &r, err);
     }
     if (status == IV_OK)
@@ -54,7 +149,10 @@ static iv_status write_model(iv_model_dir *d, const iv_quantize_options *o, cons
                                    .files = r.files,
                                    .quantized = r.quantized,
                                    .bytes = r.bytes,
-                                   .model_bytes = iv_checkpoint_stored_bytes(c)};
+                                   .model_bytes = iv_checkpoint_stored_bytes(c),
+                                   .calibration_tokens = rounded.tokens,
+                                   .unseen = rounded.unseen};
+    iv_gptq_result_free(&rounded);
     iv_checkpoint_close(c);
     return status;
 }
@@ -67,6 +165,7 @@ iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_opti
     iv_quantize_options_init(o);
     IV_TRY(iv_sized_read("options", given, offsetof(iv_quantize_options, overwrite), o, sizeof *o, err));
     IV_TRY(check(o, &scheme, err));
+    IV_TRY(check_method(o, err));
     IV_TRY(iv_model_dir_open(dir, model, o->overwrite, false, IV_BF16, &d, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write_model(&d, o, scheme, info, err);

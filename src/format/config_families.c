@@ -202,6 +202,20 @@ static const iv_family_facts families[] = {
      .experts =
          {.score = IV_SCORE_SIGMOID, .grouped = true, .correction_field = true, .dense_layers = true, .least = 1e-6},
      .reads = {READS_QK_NORM, "routed_scaling_factor", "use_expert_bias"}},
+    {"granitemoehybrid", .bias_field = true, .bos_id = 1, .eos_id = 2, .scan = IV_SCAN_GRANITE, .attention_scale = 1,
+     .positions = 2048, .stored = IV_STORED_SCAN | IV_STORED_GRANITE_HYBRID, .norm_topk = true,
+     .experts_intermediate = true,
+     .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
+               "position_embedding_type", "shared_intermediate_size"}},
+    {"nemotron_h", .kv_heads = 8, .head_dim = 128, .bos_id = 1, .eos_id = 2, .scan = IV_SCAN_NEMOTRON, .eps = 1e-5,
+     .activation = IV_ACTIVATION_RELU2, .mlp_bias_field = true, .positions = 4096, .intermediate = 21504,
+     .stored = IV_STORED_NEMOTRON_H | IV_STORED_MTP, .norm_topk = true,
+     .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true, .grouped = true},
+     .reads = {READS_GROUPS, "mlp_hidden_act", "n_shared_experts"}},
+    {"falcon_h1", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .scan = IV_SCAN_FALCON, .eps = 1e-5, .positions = 8192,
+     .stored = IV_STORED_SCAN | IV_STORED_FALCON_H1,
+     .reads = {"embedding_multiplier", "lm_head_multiplier", "mlp_multipliers", "key_multiplier",
+               "attention_in_multiplier", "attention_out_multiplier"}},
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS

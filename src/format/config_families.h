@@ -4,6 +4,7 @@
 
 #include "format/config_experts.h"
 #include "format/config_rope.h"
+#include "format/config_scan.h"
 #include "format/json.h"
 #include "format/model_config.h"
 
@@ -54,6 +55,7 @@ typedef struct iv_family_facts {
     bool offset_norms;                /* without that scale */
     bool linear;                      /* has linear-attention layers, and gates on attention's output */
     bool short_conv;                  /* has layers of short convolutions */
+    iv_scan_family scan;              /* has layers of selective scans (config_scan.h) */
     bool latent;                      /* has latent attention (config_latent.h) */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */

@@ -18,9 +18,14 @@ static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_RELU2] = "relu2",
                                           [IV_ACTIVATION_XIELU] = "xielu"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
-static const char *const mixers[] = {
-    [IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta", [IV_MIXER_CONV] = "short_conv"};
-static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
+static const char *const mixers[] = {[IV_MIXER_ATTENTION] = "attention",
+                                     [IV_MIXER_DELTA] = "gated_delta",
+                                     [IV_MIXER_CONV] = "short_conv",
+                                     [IV_MIXER_SCAN] = "mamba2",
+                                     [IV_MIXER_NONE] = "none"};
+static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts", [IV_MLP_NONE] = "none"};
+static const char *const scan_norms[] = {
+    [IV_SCAN_NORM_NONE] = "none", [IV_SCAN_NORM_GATED] = "gated", [IV_SCAN_NORM_UNGATED] = "ungated"};
 
 enum {
     REQUIRED = IV_FIELD_REQUIRED,
@@ -98,6 +103,21 @@ static const iv_config_field model_rows[] = {
     {"linear_key_head_dim", AT(linear_key_dim), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
     {"linear_value_head_dim", AT(linear_value_dim), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
     {"linear_conv_kernel_dim", AT(linear_conv_taps), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
+    {"mamba_conv_bias", AT(scan_conv_bias), IV_FIELD_FLAG, LINE | MEMORY, .label = "scan"},
+    {"mamba_norm", AT(scan_norm), IV_FIELD_CHOICE, LINE | MEMORY, .label = "scan", .choices = scan_norms},
+    {"time_step_low", AT(scan_step_low), IV_FIELD_REAL, LINE, .label = "scan"},
+    {"time_step_high", AT(scan_step_high), IV_FIELD_REAL, LINE, .label = "scan"},
+    {"attention_in_multiplier", AT(attention_in_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"key_multiplier", AT(key_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"attention_out_multiplier", AT(attention_out_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"mlp_gate_multiplier", AT(gate_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"mlp_down_multiplier", AT(mlp_out_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_out_multiplier", AT(scan_out_scale), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_z_multiplier", AT(scan_in_scale[0]), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_x_multiplier", AT(scan_in_scale[1]), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_b_multiplier", AT(scan_in_scale[2]), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_c_multiplier", AT(scan_in_scale[3]), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
+    {"ssm_dt_multiplier", AT(scan_in_scale[4]), IV_FIELD_REAL, LINE | MEMORY, .label = "parts", .neutral = 1},
     {"layers", AT(layer), IV_FIELD_LAYERS, .uses = BOTH},
 };
 #undef AT
@@ -140,6 +160,7 @@ static const iv_config_field layer_rows[] = {
     {"values_are_keys", AT(values_are_keys), IV_FIELD_FLAG, LINE | MEMORY, .label = "values"},
     {"mixer", AT(mixer), IV_FIELD_CHOICE, LINE | MEMORY, .label = "mixer", .choices = mixers},
     {"attention_gate", AT(attention_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "mixer"},
+    {"norm_kept", AT(norm_kept), IV_FIELD_FLAG, LINE | MEMORY, .label = "kept"},
 };
 #undef AT
 
@@ -149,7 +170,8 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
                    sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int) &&
-                   sizeof(iv_router_score) == sizeof(int) && sizeof(iv_mixer_kind) == sizeof(int),
+                   sizeof(iv_router_score) == sizeof(int) && sizeof(iv_mixer_kind) == sizeof(int) &&
+                   sizeof(iv_scan_norm_kind) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {
@@ -242,7 +264,7 @@ static void describe_lines(const iv_config_table *t, const void *of, const char 
 
 static void describe_layers(const iv_model_config *c, iv_digest *d) {
     for (int64_t i = 0; i < c->layers; i++) {
-        char kind[2] = {c->layer[i].window ? 's' : 'f', c->layer[i].mlp == IV_MLP_EXPERTS ? 'm' : 'd'};
+        char kind[2] = {c->layer[i].window ? 's' : 'f', "dmn"[c->layer[i].mlp]};
         iv_digest_add(d, kind, sizeof kind);
     }
     for (int64_t i = 0; i < c->layers; i++) {

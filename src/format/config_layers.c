@@ -1,6 +1,7 @@
 /* config_layers.c: a list of layer types in the file counts before the family's rule. */
 #include "format/config_layers.h"
 #include "format/config_linear.h"
+#include "format/config_scan.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -173,6 +174,8 @@ iv_status iv_config_parse_layers(const iv_json_object *o, const iv_family_facts 
         IV_TRY(iv_config_parse_linear(o, c, err));
     else if (f->short_conv)
         IV_TRY(iv_config_parse_short_conv(o, !f->moe, c, err));
+    else if (f->scan)
+        IV_TRY(iv_config_parse_scan(o, f->scan, c, nope, err));
     else
         IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);

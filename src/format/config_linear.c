@@ -126,6 +126,12 @@ size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind) {
     return n;
 }
 
+bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].mlp == kind) return true;
+    return false;
+}
+
 iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err) {
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
@@ -133,6 +139,8 @@ iv_status iv_config_check_attention_only(const iv_model_config *c, const char *w
                            what,
                            c->layer[i].mixer == IV_MIXER_DELTA  ? "linear attention"
                            : c->layer[i].mixer == IV_MIXER_CONV ? "short convolutions"
+                           : c->layer[i].mixer == IV_MIXER_SCAN ? "selective scans (Mamba-2)"
+                           : c->layer[i].mixer == IV_MIXER_NONE ? "layers without a mixer"
                                                                 : "attention output gates");
     return IV_OK;
 }

@@ -233,7 +233,10 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
     c->intermediate_size = f->intermediate;
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
+    iv_config_neutral_scales(c);
+    if (f->scan) IV_TRY(iv_config_use_scan_names(o, f->scan, err));
     IV_TRY(iv_config_read(o, false, c, err));
+    if (f->scan) IV_TRY(iv_config_use_scan_layers(o, f->scan, c, err));
     IV_TRY(f->latent ? iv_config_parse_latent(o, c, err) : parse_heads(o, f, c, err));
     if (f->rope_when_absent) IV_TRY(iv_config_use_rope(o, f->rope_when_absent, err));
     if (f->rotary_dim) IV_TRY(iv_config_use_rotary_dim(o, c->head_dim, err));
@@ -251,7 +254,9 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     bool moe = f->moe;
     if (f->moe_switch) IV_TRY(iv_json_object_bool(o, f->moe_switch, &moe, &found, err));
     if (f->moe_switch && moe) IV_TRY(iv_config_use_top_k(o, err));
+    if (f->scan) moe = iv_config_has_mlp(c, IV_MLP_EXPERTS);
     if (moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
+    if (f->scan) IV_TRY(iv_config_use_scan_mlps(o, f->scan, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
 }
@@ -270,12 +275,6 @@ bool iv_config_has_wide(const iv_model_config *c) {
 bool iv_config_has_post_norms(const iv_model_config *c) {
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].norms == IV_NORMS_BEHIND || c->layer[i].norms == IV_NORMS_BOTH) return true;
-    return false;
-}
-
-bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind) {
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].mlp == kind) return true;
     return false;
 }
 
@@ -310,5 +309,6 @@ iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *
 }
 
 bool iv_config_buffers_blocks(const iv_model_config *c) {
-    return c->residual_scale != 1 || iv_config_has_post_norms(c);
+    return c->residual_scale != 1 || c->attention_out_scale != 1 || c->scan_out_scale != 1 || c->mlp_out_scale != 1 ||
+           iv_config_has_post_norms(c);
 }

@@ -58,7 +58,7 @@ typedef struct iv_rope_config {
     int64_t head_dim; /* of the layers that turn so; 0: the configuration's */
 } iv_rope_config;
 
-typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
+typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS, IV_MLP_NONE } iv_mlp_kind;
 
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
 typedef enum iv_norm_places {
@@ -68,9 +68,30 @@ typedef enum iv_norm_places {
     IV_NORMS_SHARED /* of the layer's input, which both blocks take: they run side by side */
 } iv_norm_places;
 
-/* What mixes the positions: attention over keys and values; or, with a state (NUMERICS.md 17), a gated delta rule or a
- * short convolution between two gates. A model has layers of at most one kind with a state. */
-typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA, IV_MIXER_CONV } iv_mixer_kind;
+/* What mixes the positions: attention over keys and values; or, with a state (NUMERICS.md 17), a gated delta rule, a
+ * short convolution between two gates or a selective scan (Mamba-2); or nothing. A model has layers of at most one kind
+ * with a state. */
+typedef enum iv_mixer_kind {
+    IV_MIXER_ATTENTION,
+    IV_MIXER_DELTA,
+    IV_MIXER_CONV,
+    IV_MIXER_SCAN,
+    IV_MIXER_NONE
+} iv_mixer_kind;
+static inline bool iv_mixer_has_state(iv_mixer_kind kind) { return kind >= IV_MIXER_DELTA && kind <= IV_MIXER_SCAN; }
+
+/* The norm of a scan's output, over groups of heads: of the gated output, or gated itself. */
+typedef enum iv_scan_norm_kind { IV_SCAN_NORM_NONE, IV_SCAN_NORM_GATED, IV_SCAN_NORM_UNGATED } iv_scan_norm_kind;
+
+/* Rows of a scan's projection, in the order of files. */
+typedef enum iv_scan_part {
+    IV_SCAN_PART_Z,
+    IV_SCAN_PART_X,
+    IV_SCAN_PART_B,
+    IV_SCAN_PART_C,
+    IV_SCAN_PART_DT,
+    IV_SCAN_PARTS
+} iv_scan_part;
 
 /* What one layer is. */
 typedef struct iv_layer_config {
@@ -83,6 +104,7 @@ typedef struct iv_layer_config {
     bool wide;           /* its heads have the sizes wide_head_dim and wide_kv_heads */
     bool values_are_keys; /* values are what keys are before their norm and rotation */
     iv_norm_places norms;
+    bool norm_kept;           /* its mixer reads what the mixer of the layer before read: they run side by side */
     iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
 
@@ -91,6 +113,7 @@ typedef struct iv_model_config {
     const char *model_type;    /* static string that names the family: "qwen3", ... */
     unsigned stored;           /* how its files name and cut tensors: bits of tensor_places.h */
     int64_t predicting_layers; /* behind the last layer in files, not read: they draft further tokens */
+    int64_t layers_of_one;     /* 0: a layer of files is one here; else so many, one behind another */
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */
@@ -124,16 +147,25 @@ typedef struct iv_model_config {
     double embedding_scale;     /* of the embedding's rows; else 1 */
     bool embedding_scale_typed; /* it is rounded to the type of GEMM inputs */
     double residual_scale;      /* of a block's output before it is added; else 1 */
-    double logits_divisor;      /* of the head's products; else 1 */
-    double logits_cap;          /* as attention_cap, after the division; 0: none */
-    bool unit_offset_norms;     /* norms multiply by 1 + weight */
-    bool attention_sinks;       /* a head's softmax has one more term in its sum */
+    double attention_in_scale;  /* of q, k and v before their norms; else 1, as the next ones */
+    double key_scale;           /* of k, too */
+    double attention_out_scale, scan_out_scale, mlp_out_scale; /* of a block's output, too */
+    double gate_scale;                                         /* of a dense MLP's gate before its activation */
+    double scan_in_scale[IV_SCAN_PARTS];                       /* of rows of a scan's projection */
+    double logits_divisor;                                     /* of the head's products; else 1 */
+    double logits_cap;                                         /* as attention_cap, after the division; 0: none */
+    bool unit_offset_norms;                                    /* norms multiply by 1 + weight */
+    bool attention_sinks;                                      /* a head's softmax has one more term in its sum */
 
     int64_t sliding_window; /* the largest window, or chunk, of a layer; 0 when no layer slides */
 
-    /* Of layers of IV_MIXER_DELTA, the taps of IV_MIXER_CONV too; 0: there are none. linear_value_heads is a multiple
-     * of linear_key_heads. */
+    /* Of layers of IV_MIXER_DELTA and IV_MIXER_SCAN, the taps of IV_MIXER_CONV too; 0: there are none.
+     * linear_value_heads is a multiple of linear_key_heads. */
     int64_t linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim, linear_conv_taps;
+    /* Of layers of IV_MIXER_SCAN, which has groups of B and C for key heads. step_high 0: there is no limit. */
+    bool scan_conv_bias;
+    iv_scan_norm_kind scan_norm;
+    double scan_step_low, scan_step_high;
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;

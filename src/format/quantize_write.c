@@ -32,8 +32,8 @@ static bool ends_with(const char *name, const char *end) {
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-/* A linear layer of a decoder, by the last part of its name. */
-static bool is_layer(const iv_tensor_info *t) {
+/* By the last part of its name, as a decoder has it. */
+bool iv_quantize_is_layer(const iv_tensor_info *t) {
     static const char *const names[] = {".q_proj.weight",   ".k_proj.weight",    ".v_proj.weight",
                                         ".o_proj.weight",   ".qkv_proj.weight",  ".gate_proj.weight",
                                         ".up_proj.weight",  ".down_proj.weight", ".gate_up_proj.weight",
@@ -82,13 +82,21 @@ static iv_status add_part(writing *w, size_t i, part_kind kind, const char *suff
     return IV_OK;
 }
 
+iv_status iv_quantize_group(const iv_quantize_scheme *s, const iv_tensor_info *t, size_t asked, size_t *group,
+                            iv_error *err) {
+    size_t columns = (size_t)t->shape[1], of = asked ? asked : s->group;
+    *group = of ? of : columns;
+    if (columns % *group == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: rows of %zu do not divide into groups of %zu%s", t->name, columns, *group,
+                   s->any_group ? " (--group-size sets another)" : "");
+}
+
 static iv_status add_layer(writing *w, size_t i) {
     const iv_tensor_info *t = iv_checkpoint_at(w->job->from, i);
     const iv_quantize_scheme *s = w->job->scheme;
-    int64_t rows = t->shape[0], columns = t->shape[1], group = w->group ? (int64_t)w->group : columns;
-    if (columns % group != 0)
-        return iv_fail(w->err, IV_INVALID, "%s: rows of %lld do not divide into groups of %lld%s", t->name,
-                       (long long)columns, (long long)group, s->any_group ? " (--group-size sets another)" : "");
+    int64_t rows = t->shape[0], columns = t->shape[1];
+    size_t group;
+    IV_TRY(iv_quantize_group(s, t, w->group, &group, w->err));
     w->quantized++;
     switch (s->format) {
     case IV_WEIGHT_FP8: IV_TRY(add_part(w, i, PART_CODES, ".weight", IV_F8_E4M3, 2, rows, columns)); break;
@@ -97,7 +105,7 @@ static iv_status add_layer(writing *w, size_t i) {
     default: IV_TRY(add_part(w, i, PART_CODES, ".weight_packed", IV_U8, 2, rows, columns / 2));
     }
     iv_dtype scale = s->format == IV_WEIGHT_MXFP4 ? IV_U8 : s->format == IV_WEIGHT_NVFP4 ? IV_F8_E4M3 : t->dtype;
-    IV_TRY(add_part(w, i, PART_SCALES, ".weight_scale", scale, 2, rows, columns / group));
+    IV_TRY(add_part(w, i, PART_SCALES, ".weight_scale", scale, 2, rows, columns / (int64_t)group));
     if (s->format == IV_WEIGHT_NVFP4) IV_TRY(add_part(w, i, PART_GLOBAL, ".weight_global_scale", IV_F32, 1, 1, 0));
     return s->format == IV_WEIGHT_PACK4 ? add_part(w, i, PART_SHAPE, ".weight_shape", IV_I64, 1, 2, 0) : IV_OK;
 }
@@ -116,7 +124,7 @@ static iv_status plan(writing *w) {
         if (packed)
             return iv_fail(w->err, IV_INVALID, "%s: is stored as %s: invar export expands a model first", t->name,
                            packed);
-        if (is_layer(t))
+        if (iv_quantize_is_layer(t))
             IV_TRY(add_layer(w, i));
         else
             w->parts[w->count++] = (part){.info = *t, .from = t, .layer = i, .kind = PART_PLAIN};
@@ -128,12 +136,11 @@ static iv_status plan(writing *w) {
 
 /* ---- their data ----------------------------------------------------------------------------------------- */
 
-/* Rows of a layer as floats. */
-static iv_status read_rows(const writing *w, const iv_tensor_info *t, size_t first, size_t rows, float *out,
+iv_status iv_quantize_read(const iv_checkpoint *from, const iv_tensor_info *t, size_t first, size_t rows, float *out,
                            iv_error *err) {
     size_t n = rows * (size_t)t->shape[1], width = iv_dtype_bytes(t->dtype), row = (size_t)t->shape[1] * width;
     unsigned char *raw = malloc(n * width);
-    iv_status status = raw ? iv_checkpoint_read(w->job->from, t, raw, first * row, n * width, err)
+    iv_status status = raw ? iv_checkpoint_read(from, t, raw, first * row, n * width, err)
                            : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->name);
     for (size_t i = 0; status == IV_OK && i < n; i++) {
         out[i] = iv_element(t->dtype, raw, i);
@@ -145,7 +152,12 @@ static iv_status read_rows(const writing *w, const iv_tensor_info *t, size_t fir
     return status;
 }
 
-/* compressed-tensors' global scale, by which the scales are divided. */
+float iv_quantize_global(iv_weight_format format, float largest) {
+    if (format != IV_WEIGHT_NVFP4) return 0;
+    float global = largest == 0 ? 1.0f : 2688.0f / largest;
+    return isfinite(global) ? global : 0x1p100f;
+}
+
 static iv_status find_global(writing *w, const part *p, float *out, iv_error *err) {
     size_t rows = (size_t)p->from->shape[0], columns = (size_t)p->from->shape[1], step;
     float largest = 0;
@@ -156,12 +168,11 @@ static iv_status find_global(writing *w, const part *p, float *out, iv_error *er
     iv_status status = x ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", p->from->name);
     for (size_t r = 0, n; status == IV_OK && r < rows; r += n) {
         n = iv_size_min(step, rows - r);
-        status = read_rows(w, p->from, r, n, x, err);
+        status = iv_quantize_read(w->job->from, p->from, r, n, x, err);
         for (size_t i = 0; status == IV_OK && i < n * columns; i++) largest = fmaxf(largest, fabsf(x[i]));
     }
     free(x);
-    float global = largest == 0 ? 1.0f : 2688.0f / largest;
-    *out = w->globals[p->layer] = isfinite(global) ? global : 0x1p100f;
+    *out = w->globals[p->layer] = iv_quantize_global(w->job->scheme->format, largest);
     return status;
 }
 
@@ -176,12 +187,27 @@ static void put_scale(const part *p, float stored, unsigned char *out) {
     memcpy(out, &half, sizeof half);
 }
 
-/* Codes of a byte to those of the file: two in a byte, the first in its lower half. */
-static void put_codes(iv_weight_format format, const uint8_t *codes, size_t n, unsigned char *out) {
-    if (format == IV_WEIGHT_FP8 || format == IV_WEIGHT_INT8)
+/* Of 4 bits two in a byte, the first in its lower half. */
+size_t iv_quantize_packed(iv_weight_format format, size_t n) {
+    return format == IV_WEIGHT_FP8 || format == IV_WEIGHT_INT8 ? n : n / 2;
+}
+
+void iv_quantize_pack(iv_weight_format format, const uint8_t *codes, size_t n, unsigned char *out) {
+    if (iv_quantize_packed(format, n) == n)
         memcpy(out, codes, n);
     else
         for (size_t i = 0; i < n / 2; i++) out[i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+/* Of a layer that was rounded elsewhere. */
+static void copy_rows(const writing *w, const part *p, const iv_quantized_layer *l, size_t first, size_t rows,
+                      unsigned char *out) {
+    size_t width = iv_dtype_bytes(p->info.dtype), n = (size_t)p->info.shape[1];
+    size_t codes = iv_quantize_packed(w->job->scheme->format, (size_t)p->from->shape[1]);
+    if (p->kind == PART_CODES)
+        memcpy(out, l->codes + first * codes, rows * codes);
+    else
+        for (size_t i = 0; i < rows * n; i++) put_scale(p, l->scales[first * n + i], out + i * width);
 }
 
 static iv_status quantize_rows(writing *w, const part *p, size_t first, size_t rows, unsigned char *out,
@@ -193,7 +219,7 @@ static iv_status quantize_rows(writing *w, const part *p, size_t first, size_t r
     uint8_t *codes = malloc(columns);
     iv_status status = x && codes ? find_global(w, p, &global, err)
                                   : iv_fail(err, IV_NO_MEMORY, "%s: no memory to quantize it", p->from->name);
-    if (status == IV_OK) status = read_rows(w, p->from, first, rows, x, err);
+    if (status == IV_OK) status = iv_quantize_read(w->job->from, p->from, first, rows, x, err);
     for (size_t r = 0; status == IV_OK && r < rows; r++, out += row) {
         for (size_t k = 0; k < columns; k += group) {
             const float *from = x + r * columns + k;
@@ -203,7 +229,7 @@ static iv_status quantize_rows(writing *w, const part *p, size_t first, size_t r
             else
                 iv_quantize_codes(format, from, group, scale, codes + k);
         }
-        if (p->kind == PART_CODES) put_codes(format, codes, columns, out);
+        if (p->kind == PART_CODES) iv_quantize_pack(format, codes, columns, out);
     }
     free(x), free(codes);
     return status;
@@ -224,7 +250,12 @@ static iv_status give(void *user, size_t index, size_t first, size_t rows, void 
         return IV_OK;
     }
     case PART_SHAPE: memcpy(out, p->from->shape + first, rows * sizeof *p->from->shape); return IV_OK;
-    default: return quantize_rows(w, p, first, rows, out, err);
+    default:
+        if (w->job->rounded && w->job->rounded[p->layer].codes) {
+            copy_rows(w, p, &w->job->rounded[p->layer], first, rows, out);
+            return IV_OK;
+        }
+        return quantize_rows(w, p, first, rows, out, err);
     }
 }
 
@@ -248,11 +279,12 @@ static json_t *description(const writing *w) {
     const iv_quantize_scheme *s = w->job->scheme;
     json_t *group = w->group ? json_integer((json_int_t)w->group) : json_null();
     return json_pack(
-        "{s:s, s:s, s:s, s:n, s:o, s:{s:{s:[s], s:s, s:n, s:n, s:{s:i, s:s, s:s, s:o, s:b, s:b, s:s, s:n}}}}",
+        "{s:s, s:s, s:s, s:n, s:o, s:{s:{s:[s], s:s, s:n, s:n, s:{s:i, s:s, s:s, s:o, s:b, s:b, s:s, s:s?}}}}",
         "quant_method", "compressed-tensors", "format", s->published, "quantization_status", "compressed",
         "kv_cache_scheme", "ignore", ignored(w), "config_groups", "group_0", "targets", "Linear", "format",
         s->published, "input_activations", "output_activations", "weights", "num_bits", s->bits, "type", s->type,
-        "strategy", s->strategy, "group_size", group, "symmetric", 1, "dynamic", 0, "observer", "minmax", "actorder");
+        "strategy", s->strategy, "group_size", group, "symmetric", 1, "dynamic", 0, "observer", "minmax", "actorder",
+        w->job->order);
 }
 
 /* The rest of the text stays byte by byte. */

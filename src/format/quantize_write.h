@@ -19,10 +19,37 @@ typedef struct iv_quantize_scheme {
 /* NULL: there is none of that name. */
 const iv_quantize_scheme *iv_quantize_scheme_of(const char *name);
 
+/* Whether a checkpoint's tensor is a linear layer that is quantized. */
+bool iv_quantize_is_layer(const iv_tensor_info *t);
+
+/* Columns that share a scale, from what was asked for (0: the scheme's). IV_INVALID, by name: rows do not divide. */
+iv_status iv_quantize_group(const iv_quantize_scheme *s, const iv_tensor_info *t, size_t asked, size_t *group,
+                            iv_error *err);
+
+/* Rows of such a tensor as floats. */
+iv_status iv_quantize_read(const iv_checkpoint *from, const iv_tensor_info *t, size_t first, size_t rows, float *out,
+                           iv_error *err);
+
+/* compressed-tensors' global scale of a layer whose largest size this is, by which its scales are divided. */
+float iv_quantize_global(iv_weight_format format, float largest);
+
+/* A row's codes of a byte as the file has them; and the bytes of n of them. */
+void iv_quantize_pack(iv_weight_format format, const uint8_t *codes, size_t n, unsigned char *out);
+size_t iv_quantize_packed(iv_weight_format format, size_t n);
+
+/* A layer that was rounded elsewhere: codes as the file has them, row by row, scales [rows][groups] as numbers. NULL:
+ * this one is rounded to nearest. */
+typedef struct iv_quantized_layer {
+    unsigned char *codes;
+    float *scales;
+} iv_quantized_layer;
+
 typedef struct iv_quantize_job {
     const iv_checkpoint *from; /* none of its tensors is packed */
     const iv_quantize_scheme *scheme;
-    size_t group; /* 0: the scheme's */
+    size_t group;                      /* 0: the scheme's */
+    const iv_quantized_layer *rounded; /* [tensors of the checkpoint], or NULL: all are rounded to nearest */
+    const char *order;                 /* of columns, as compressed-tensors names it; NULL: that of the file */
     const char *dir;
     size_t shard_bytes_max;
     iv_checkpoint_progress *progress; /* may be NULL */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 const char *const iv_tensor_prefixes[] = {
-    "model.", "model.language_model.", "language_model.model.", "language_model.", "", NULL};
+    "model.", "model.language_model.", "language_model.model.", "language_model.", "backbone.", "", NULL};
 
 /* Which part of the stored tensor. */
 typedef enum part {
@@ -28,6 +28,11 @@ typedef enum part {
     CONV_X,
     LATENT_KEY,
     LATENT_VALUE,
+    SCAN_Z,
+    SCAN_X,
+    SCAN_B,
+    SCAN_C,
+    SCAN_DT, /* of a scan's in_proj */
     FUSED_Q,
     FUSED_K,
     FUSED_V,
@@ -141,6 +146,51 @@ static const form forms[] = {
     {IV_STORED_LFM2, "conv.conv", "conv.conv", .part = CONV},
     {IV_STORED_LATENT, "self_attn.k_b_proj.*", "self_attn.kv_b_proj", .part = LATENT_KEY},
     {IV_STORED_LATENT, "self_attn.v_b_proj.*", "self_attn.kv_b_proj", .part = LATENT_VALUE},
+    {IV_STORED_SCAN, "mamba.z_proj", "mamba.in_proj", .part = SCAN_Z},
+    {IV_STORED_SCAN, "mamba.x_proj", "mamba.in_proj", .part = SCAN_X},
+    {IV_STORED_SCAN, "mamba.b_proj", "mamba.in_proj", .part = SCAN_B},
+    {IV_STORED_SCAN, "mamba.c_proj", "mamba.in_proj", .part = SCAN_C},
+    {IV_STORED_SCAN, "mamba.dt_proj", "mamba.in_proj", .part = SCAN_DT},
+    {IV_STORED_SCAN, "mamba.conv1d.weight", "mamba.conv1d.weight", .part = CONV},
+    {IV_STORED_GRANITE_HYBRID, "mlp.gate", "block_sparse_moe.router.layer", .part = WHOLE},
+    {IV_STORED_GRANITE_HYBRID, "mlp.experts.*.gate_proj", "block_sparse_moe.input_linear.weight", .part = EXPERT_GATE},
+    {IV_STORED_GRANITE_HYBRID, "mlp.experts.*.up_proj", "block_sparse_moe.input_linear.weight", .part = EXPERT_UP},
+    {IV_STORED_GRANITE_HYBRID, "mlp.experts.*.down_proj", "block_sparse_moe.output_linear.weight", .part = EXPERT_DOWN},
+    {IV_STORED_GRANITE_HYBRID, "mlp.shared_experts.gate_proj", "shared_mlp.input_linear", .part = GATE},
+    {IV_STORED_GRANITE_HYBRID, "mlp.shared_experts.up_proj", "shared_mlp.input_linear", .part = UP},
+    {IV_STORED_GRANITE_HYBRID, "mlp.shared_experts.down_proj", "shared_mlp.output_linear", .part = WHOLE},
+    {IV_STORED_GRANITE_HYBRID, "mlp.gate_proj", "shared_mlp.input_linear", .part = GATE},
+    {IV_STORED_GRANITE_HYBRID, "mlp.up_proj", "shared_mlp.input_linear", .part = UP},
+    {IV_STORED_GRANITE_HYBRID, "mlp.down_proj", "shared_mlp.output_linear", .part = WHOLE},
+    {IV_STORED_FALCON_H1, "post_attention_layernorm", "pre_ff_layernorm", .part = WHOLE},
+    {IV_STORED_FALCON_H1, "mlp.gate_proj", "feed_forward.gate_proj", .part = WHOLE},
+    {IV_STORED_FALCON_H1, "mlp.up_proj", "feed_forward.up_proj", .part = WHOLE},
+    {IV_STORED_FALCON_H1, "mlp.down_proj", "feed_forward.down_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.z_proj", "mixer.in_proj", .part = SCAN_Z},
+    {IV_STORED_NEMOTRON_H, "mamba.x_proj", "mixer.in_proj", .part = SCAN_X},
+    {IV_STORED_NEMOTRON_H, "mamba.b_proj", "mixer.in_proj", .part = SCAN_B},
+    {IV_STORED_NEMOTRON_H, "mamba.c_proj", "mixer.in_proj", .part = SCAN_C},
+    {IV_STORED_NEMOTRON_H, "mamba.dt_proj", "mixer.in_proj", .part = SCAN_DT},
+    {IV_STORED_NEMOTRON_H, "mamba.conv1d.weight", "mixer.conv1d.weight", .part = CONV},
+    {IV_STORED_NEMOTRON_H, "mamba.conv1d.bias", "mixer.conv1d.bias", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.A_log", "mixer.A_log", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.D", "mixer.D", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.dt_bias", "mixer.dt_bias", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.norm", "mixer.norm", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mamba.out_proj", "mixer.out_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "input_layernorm", "norm", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "post_attention_layernorm", "norm", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "self_attn.q_proj", "mixer.q_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "self_attn.k_proj", "mixer.k_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "self_attn.v_proj", "mixer.v_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "self_attn.o_proj", "mixer.o_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.up_proj", "mixer.up_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.down_proj", "mixer.down_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.gate", "mixer.gate", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.experts.*.up_proj", "mixer.experts.*.up_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.experts.*.down_proj", "mixer.experts.*.down_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.shared_experts.up_proj", "mixer.shared_experts.up_proj", .part = WHOLE},
+    {IV_STORED_NEMOTRON_H, "mlp.shared_experts.down_proj", "mixer.shared_experts.down_proj", .part = WHOLE},
 };
 #undef DELTA
 #undef FUSED
@@ -184,15 +234,32 @@ static const char *match(const char *pattern, const char *name, long *expert) {
     return !*name || (*name == '.' && !strchr(name + 1, '.')) ? name : NULL;
 }
 
+/* The number of a layer in files. */
+static long file_layer(const iv_model_config *c, long layer) {
+    return c->layers_of_one ? layer / (long)c->layers_of_one : layer;
+}
+
 static const char *family_prefix(const iv_model_config *c) {
-    return c->stored & IV_STORED_INSIDE    ? "model.language_model."
-           : c->stored & IV_STORED_OUTSIDE ? "language_model.model."
-                                           : "model.";
+    return c->stored & IV_STORED_INSIDE       ? "model.language_model."
+           : c->stored & IV_STORED_OUTSIDE    ? "language_model.model."
+           : c->stored & IV_STORED_NEMOTRON_H ? "backbone."
+                                              : "model.";
 }
 
 /* With the checkpoint's prefix instead of "model."; the head is outside of it, but for a wrapper around all. */
 static void prefixed(const iv_model_config *c, const char *prefix, const char *name, char out[IV_PLACE_NAME_BYTES]) {
-    if (c->stored & IV_STORED_LFM2 && strcmp(name, "model.norm.weight") == 0) name = "model.embedding_norm.weight";
+    static const struct {
+        unsigned bit;
+        const char *name, *stored;
+    } outer[] = {{IV_STORED_LFM2, "model.norm.weight", "model.embedding_norm.weight"},
+                 {IV_STORED_FALCON_H1, "model.norm.weight", "model.final_layernorm.weight"},
+                 {IV_STORED_NEMOTRON_H, "model.norm.weight", "model.norm_f.weight"},
+                 {IV_STORED_NEMOTRON_H, "model.embed_tokens.weight", "model.embeddings.weight"}};
+    for (size_t i = 0; i < sizeof outer / sizeof *outer; i++)
+        if (c->stored & outer[i].bit && strcmp(name, outer[i].name) == 0) {
+            name = outer[i].stored;
+            break;
+        }
     if (strncmp(name, "model.", 6) == 0)
         snprintf(out, IV_PLACE_NAME_BYTES, "%s%s", prefix, name + 6);
     else
@@ -265,6 +332,17 @@ static void of_heads(const iv_model_config *c, part p, int ndim, size_t rows, si
         out->begin = p == LINEAR_Q ? 0 : p == LINEAR_K ? key : 2 * key;
 }
 
+/* Rows of a scan's projection: z, x, B, C, dt. */
+static void of_scan(const iv_model_config *c, part p, size_t columns, iv_tensor_place *out) {
+    size_t values = (size_t)(c->linear_value_heads * c->linear_value_dim);
+    size_t group = (size_t)(c->linear_key_heads * c->linear_key_dim);
+    const size_t begin[] = {0, values, 2 * values, 2 * values + group, 2 * values + 2 * group};
+    *out = (iv_tensor_place){.ndim = 2,
+                             .shape = {(int64_t)begin[4] + c->linear_value_heads, (int64_t)columns},
+                             .begin = begin[p - SCAN_Z],
+                             .step = 1};
+}
+
 /* A head's part of kv_b_proj, [heads (keys + values), rank]: its values' rows, or its keys' columns. */
 static void of_latent(const iv_model_config *c, part p, size_t head, iv_tensor_place *out) {
     size_t keys = (size_t)(c->head_dim - c->rope_dim), height = keys + (size_t)c->value_dim;
@@ -286,6 +364,10 @@ static void place(const iv_model_config *c, long layer, const form *f, size_t ex
     }
     if (p == LATENT_KEY || p == LATENT_VALUE) {
         of_latent(c, p, expert, out);
+        return;
+    }
+    if (p >= SCAN_Z && p <= SCAN_DT) {
+        of_scan(c, p, columns, out);
         return;
     }
     if (p >= GATED_QUERY) {
@@ -334,7 +416,7 @@ static size_t add_forms(const iv_model_config *c, bool own, const char *prefix, 
         const char *suffix = match(f->name, rest, &expert);
         if (!suffix || !(c->stored & f->bit) == own || (!own && !(f->bit & IV_STORED_ORDINARY))) continue;
         place(c, layer, f, (size_t)expert, ndim, rows, columns, &out[n]);
-        stored_name(f, prefix, layer, expert, suffix, names[n++]);
+        stored_name(f, prefix, file_layer(c, layer), expert, suffix, names[n++]);
         *exclusive |= !(f->bit & IV_STORED_ORDINARY);
     }
     return n;
@@ -346,7 +428,12 @@ size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char
     const char *rest = in_layer(name, &layer);
     size_t n = 0;
     bool exclusive = false;
+    char of_file[IV_PLACE_NAME_BYTES - 32];
     if (!prefix) prefix = family_prefix(c);
+    if (rest && c->layers_of_one) {
+        snprintf(of_file, sizeof of_file, "model.layers.%ld.%.180s", file_layer(c, layer), rest);
+        name = of_file;
+    }
     if (rest) n = add_forms(c, true, prefix, layer, rest, ndim, rows, columns, out, names, &exclusive);
     if (!exclusive) {
         place(c, layer, NULL, 0, ndim, rows, columns, &out[n]);
@@ -374,7 +461,8 @@ bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {
         int n = snprintf(layers, sizeof layers, "%slayers.", *p);
         if (strncmp(name, layers, (size_t)n) != 0) continue;
         long layer = strtol(name + n, &end, 10);
-        if (*end == '.') return layer >= c->layers && layer < c->layers + c->predicting_layers;
+        long end_of_layers = file_layer(c, (long)c->layers);
+        if (*end == '.') return layer >= end_of_layers && layer < end_of_layers + c->predicting_layers;
     }
     return false;
 }

@@ -37,7 +37,14 @@ enum {
     /* operator_norm, ffn_norm, feed_forward.w1 (gate), w2 (down), w3 (up), self_attn.out_proj, q_layernorm,
      * k_layernorm, embedding_norm (the last one); conv.in_proj: rows of b, c, x; conv.conv [C, 1, taps] */
     IV_STORED_LFM2 = 1 << 19,
-    IV_STORED_LATENT = 1 << 20 /* self_attn.kv_b_proj: of each head the rows of its keys, then those of its values */
+    IV_STORED_LATENT = 1 << 20, /* self_attn.kv_b_proj: of each head the rows of its keys, then those of its values */
+    /* mamba.in_proj: rows of z, x, B, C, dt; mamba.conv1d [C, 1, taps]: x, B, C */
+    IV_STORED_SCAN = 1 << 21,
+    /* block_sparse_moe.router.layer, .input_linear and .output_linear as EXPERTS; shared_mlp.input_linear: gate, up */
+    IV_STORED_GRANITE_HYBRID = 1 << 22,
+    IV_STORED_FALCON_H1 = 1 << 23, /* feed_forward, pre_ff_layernorm, final_layernorm */
+    /* backbone.embeddings, backbone.norm_f; a layer's one block is mixer, its norm is norm */
+    IV_STORED_NEMOTRON_H = 1 << 24
 };
 
 /* The order of the rows of each head. `head` 0: as in the file. */

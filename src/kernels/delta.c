@@ -1,11 +1,13 @@
 /* delta.c: the delta rule of one key head's value heads, in tiles of up to 16 rows that share a step of the chains over
  * rows. Everything that is a product is a chain of a tile kernel: the rows' keys and queries against the rounded state
- * and against the block's keys, then weights against the block's updates. Within a tile the updates come row by row. */
-#include "kernels/delta.h"
+ * and against the block's keys, then weights against the block's updates. Within a tile the updates come row by row.
+ * A scan's updates need no rows before them: its keys are in no product but the queries'. */
+#include "kernels/scan.h"
 #include "base/carve.h"
 #include "base/size.h"
 #include "numerics/delta.h"
 #include "numerics/floats.h"
+#include "numerics/fma32.h"
 #include "numerics/tree.h"
 
 #include <string.h>
@@ -123,8 +125,9 @@ static void score(const job *j, const block *b, const tile *t) {
     const iv_delta_layout *l = j->l;
     size_t panels = (t->first + t->n + C - 1) / C, stride = 2 * l->keys;
     memset(j->s.key_scores, 0, 2 * T * C * sizeof(float)), memset(j->s.query_scores, 0, 2 * T * C * sizeof(float));
-    chains(j, row_of(j, t->row, true), stride, 0, t->n, l->key_dim, b->keys, panels, l->key.panel_bytes, 0,
-           j->s.key_scores);
+    if (!l->scan)
+        chains(j, row_of(j, t->row, true), stride, 0, t->n, l->key_dim, b->keys, panels, l->key.panel_bytes, 0,
+               j->s.key_scores);
     chains(j, row_of(j, t->row, false), stride, 0, t->n, l->key_dim, b->keys, panels, l->key.panel_bytes, 0,
            j->s.query_scores);
 }
@@ -155,11 +158,12 @@ static void begin_rows(const job *j, const unsigned char *rounded, const float *
             j->c->kernels->scale(acc + (p * T + r) * C, C, iv_ref_delta_factor(totals[t->first + r], 0.0f));
 }
 
-/* One row's update from its complete w. */
+/* One row's update from its complete w; a scan has none. */
 static void update_row(job *j, unsigned char *updates, size_t at, size_t r, const float *v, float beta, void *kept) {
     const iv_delta_layout *l = j->l;
     float u[DIM_MAX], rounded[DIM_MAX]; /* storage for any type */
-    for (size_t i = 0; i < l->value_dim; i++) u[i] = beta * (v[i] - (j->s.of_keys[(i / C * T + r) * C + i % C] + 0.0f));
+    for (size_t i = 0; i < l->value_dim; i++)
+        u[i] = beta * (l->scan ? v[i] : v[i] - (j->s.of_keys[(i / C * T + r) * C + i % C] + 0.0f));
     j->c->kernels->round(u, l->value_dim, l->type, rounded);
     if (!iv_delta_finite(l->type, rounded, l->value_dim)) {
         j->finite = false; /* not written, so that a block's memory stays finite */
@@ -176,6 +180,43 @@ static void *kept_update(const job *j, size_t row, size_t head) {
     return (char *)j->a->kept->updates + (row * l->value_heads + head) * l->value_dim * iv_dtype_bytes(l->type);
 }
 
+/* The totals of a tile's rows, and their weights. */
+static void weigh_tile(const job *j, float *totals, size_t head, const tile *t) {
+    const iv_delta_layout *l = j->l;
+    float rate = l->scan ? iv_ref_scan_rate(j->a->a_log[head]) : 1.0f; /* 1: x has the decay itself */
+    for (size_t r = 0; r < t->n; r++) {
+        size_t at = t->first + r;
+        float x = j->a->x[(t->row + r) * l->width + l->width - l->value_heads + head];
+        totals[at] = (at ? totals[at - 1] : 0.0f) + (l->scan ? x * rate : x);
+        weigh(j, totals, at, r);
+    }
+}
+
+/* Updates of a tile's rows: where w is needed, row by row. */
+static void update_tile(job *j, unsigned char *updates, size_t head, const tile *t) {
+    const iv_delta_layout *l = j->l;
+    size_t step = t->first / T * T, bytes = iv_dtype_bytes(l->type), beta = l->scan ? 1 : 2;
+    for (size_t r = 0; r < t->n; r++) {
+        const float *x = j->a->x + (t->row + r) * l->width;
+        if (!l->scan)
+            chains(j, j->s.key_weights + (r * B + step) * bytes, B, r, 1, T, updates, l->update.panels,
+                   l->update.panel_bytes, step, j->s.of_keys);
+        update_row(j, updates, t->first + r, r, x + 2 * l->keys + head * l->value_dim,
+                   x[l->width - beta * l->value_heads + head], kept_update(j, t->row + r, head));
+    }
+}
+
+/* o of one row in place of v. */
+static void put_row(const job *j, size_t head, size_t row, size_t r) {
+    const iv_delta_layout *l = j->l;
+    float *o = j->a->x + row * l->width + 2 * l->keys + head * l->value_dim;
+    float skip = l->scan ? j->a->scan->skip[head] : 0.0f;
+    for (size_t i = 0; i < l->value_dim; i++) {
+        float sum = j->s.of_queries[(i / C * T + r) * C + i % C];
+        o[i] = iv_canonical(l->scan ? iv_fma(skip, o[i], sum) : sum + 0.0f);
+    }
+}
+
 /* A value head's rows of a tile; o replaces v in the batch. */
 static void run_tile(job *j, const block *b, size_t value, const tile *t) {
     const iv_delta_layout *l = j->l;
@@ -183,34 +224,19 @@ static void run_tile(job *j, const block *b, size_t value, const tile *t) {
     unsigned char *updates = b->updates + value * iv_matrix_bytes(&l->update);
     unsigned char *rounded = b->rounded + value * iv_matrix_bytes(&l->rounded);
     float *totals = b->totals + value * B;
-    for (size_t r = 0; r < t->n; r++) {
-        size_t at = t->first + r;
-        const float *x = j->a->x + (t->row + r) * l->width;
-        totals[at] = (at ? totals[at - 1] : 0.0f) + x[l->width - l->value_heads + head];
-        weigh(j, totals, at, r);
-    }
-    begin_rows(j, rounded, totals, t, true, j->s.of_keys);
+    weigh_tile(j, totals, head, t);
+    if (!l->scan) begin_rows(j, rounded, totals, t, true, j->s.of_keys);
     begin_rows(j, rounded, totals, t, false, j->s.of_queries);
-    if (step) {
+    if (step && !l->scan)
         chains(j, j->s.key_weights, B, 0, t->n, step, updates, l->update.panels, l->update.panel_bytes, 0,
                j->s.of_keys);
+    if (step)
         chains(j, j->s.query_weights, B, 0, t->n, step, updates, l->update.panels, l->update.panel_bytes, 0,
                j->s.of_queries);
-    }
-    for (size_t r = 0; r < t->n; r++) {
-        const float *x = j->a->x + (t->row + r) * l->width;
-        chains(j, j->s.key_weights + (r * B + step) * bytes, B, r, 1, T, updates, l->update.panels,
-               l->update.panel_bytes, step, j->s.of_keys);
-        update_row(j, updates, t->first + r, r, x + 2 * l->keys + head * l->value_dim,
-                   x[l->width - 2 * l->value_heads + head], kept_update(j, t->row + r, head));
-    }
+    update_tile(j, updates, head, t);
     chains(j, j->s.query_weights + step * bytes, B, 0, t->n, T, updates, l->update.panels, l->update.panel_bytes, step,
            j->s.of_queries);
-    for (size_t r = 0; r < t->n; r++) {
-        float *o = j->a->x + (t->row + r) * l->width + 2 * l->keys + head * l->value_dim;
-        for (size_t i = 0; i < l->value_dim; i++)
-            o[i] = iv_canonical(j->s.of_queries[(i / C * T + r) * C + i % C] + 0.0f);
-    }
+    for (size_t r = 0; r < t->n; r++) put_row(j, head, t->row + r, r);
 }
 
 /* ---- borders ---------------------------------------------------------------------------------------------- */

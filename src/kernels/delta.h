@@ -6,7 +6,7 @@
  * a step that failed, or whose drafts are rejected, runs again from what it found. Blocks in between leave nothing.
  *
  * The ops run in this order, each over threads: inputs of all rows; open of all spans; mix of all rows; heads of all
- * spans and key heads; norm of all rows. */
+ * spans and key heads; norm of all rows. A scan has its own mix and norm (scan.h). */
 #ifndef IV_KERNELS_DELTA_H
 #define IV_KERNELS_DELTA_H
 
@@ -19,6 +19,7 @@ typedef struct iv_delta_layout {
     size_t key_heads, value_heads; /* of the rank; none: it takes no part */
     size_t group;                  /* value heads of a key head */
     size_t group_first;            /* index of value head 0 in the group of key head 0 */
+    bool scan;                     /* Mamba-2 (scan.h): no substitution; q, k, v are C, B, x, and a row ends z, dt */
     size_t key_dim, value_dim, taps;
     size_t keys, channels;          /* key_heads * key_dim; channels of the convolution: q, k, v */
     size_t width;                   /* of a row of the projection: channels, z, b, a */
@@ -30,6 +31,7 @@ typedef struct iv_delta_layout {
 
 typedef struct iv_delta_sizes {
     size_t key_heads, value_heads, group, group_first, key_dim, value_dim, taps;
+    bool scan;
 } iv_delta_sizes;
 
 /* False when a size overflows. Bytes are multiples of 64. */
@@ -60,24 +62,26 @@ typedef struct iv_delta_span {
  * alone.
  */
 typedef struct iv_delta_kept {
-    void *updates; /* [rows][value_heads * value_dim]: R(u) */
-    void *o, *z;   /* the same, before the gated norm; of a short convolution z is [rows][width]: b, c, x */
-    void *borders; /* [border][value_heads][key_dim][value_dim]: the rounded states where blocks begin, but for a
-                    * sequence's first, (rows - 1) / 64 of them */
-    float *gates;  /* [rows][3][value_heads]: beta, decay, a */
+    void *updates;  /* [rows][value_heads * value_dim]: R(u) */
+    void *o, *z;    /* the same, before the gated norm; of a short convolution z is [rows][width]: b, c, x */
+    void *borders;  /* [border][value_heads][key_dim][value_dim]: the rounded states where blocks begin, but for a
+                     * sequence's first, (rows - 1) / 64 of them */
+    float *gates;   /* [rows][3][value_heads]: beta, decay, a; of a scan the step, the decay and dt */
+    float *factors; /* [rows][value_heads]: of a scan's norm; else unused */
 } iv_delta_kept;
 
 typedef struct iv_delta_args {
     const iv_delta_layout *layout;
     const float *conv;            /* [channels][taps] */
     const float *a_log, *dt_bias; /* [value_heads] */
-    const float *norm;            /* [value_dim] */
+    const float *norm;            /* [value_dim]; of a scan [value_heads * value_dim], or NULL */
     float eps;
     float *x;     /* [rows][width]: the projection; mix and heads replace it in place, o stands where v was */
     void *inputs; /* [rows][channels] in the type */
     void *qk;     /* [rows][2 * keys] in the type: q, k */
     void *out;    /* [rows][value_heads * value_dim] in the type */
-    const iv_delta_kept *kept; /* NULL: there is no backward pass */
+    const iv_delta_kept *kept;       /* NULL: there is no backward pass */
+    const struct iv_scan_args *scan; /* NULL: a delta rule */
 } iv_delta_args;
 
 /* Rounds a row's inputs of the convolution. */
@@ -103,6 +107,10 @@ void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row);
  * of row i of the span R(c y), y their convolution, into `out`. */
 bool iv_conv_inputs(const iv_compute *c, const iv_delta_args *a, size_t row);
 void iv_conv_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i);
+
+/* The convolution of a position and its activation: all channels, f32. */
+void iv_delta_convolve_row(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
+                           float *x);
 
 /* The sums of the convolution of channels [from, from + n) at a position of the span, n at most IV_DELTA_CHUNK. */
 enum { IV_DELTA_CHUNK = 64 };

@@ -1,6 +1,6 @@
 /* delta_rows.c: what the rows of a delta layer do by themselves: the convolution and its inputs, gates, norms. */
 #include "base/size.h"
-#include "kernels/delta.h"
+#include "kernels/scan.h"
 #include "numerics/delta.h"
 #include "numerics/fma32.h"
 #include "numerics/router.h"
@@ -25,6 +25,7 @@ bool iv_delta_layout_make(iv_delta_layout *l, iv_dtype type, const iv_delta_size
                            .taps = z->taps,
                            .keys = z->key_heads * z->key_dim};
     l->channels = 2 * l->keys + values, l->width = l->channels + values + 2 * z->value_heads;
+    if (z->scan) l->scan = true, l->width -= z->value_heads;
     if (!iv_matrix_shape(&l->key, type, B, z->key_dim) || !iv_matrix_shape(&l->update, type, z->value_dim, B) ||
         !iv_matrix_shape(&l->rounded, type, z->value_dim, z->key_dim))
         return false;
@@ -118,7 +119,10 @@ void iv_delta_convolve(const iv_compute *c, const iv_delta_args *a, const iv_del
                        size_t from, size_t n, float *y) {
     const iv_delta_layout *l = a->layout;
     float input[CHUNK], weight[CHUNK];
-    memset(y, 0, n * sizeof *y);
+    if (a->scan && a->scan->conv_bias)
+        memcpy(y, a->scan->conv_bias + from, n * sizeof *y);
+    else
+        memset(y, 0, n * sizeof *y);
     for (size_t j = 0; j < l->taps; j++) {
         const char *inputs = input_at(a, s, position, j);
         if (inputs)
@@ -130,9 +134,9 @@ void iv_delta_convolve(const iv_compute *c, const iv_delta_args *a, const iv_del
     }
 }
 
-/* The convolution of a delta layer, and its activation: silu(y) * 1. */
-static void convolve_row(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
-                         float *x) {
+/* silu(y) * 1 */
+void iv_delta_convolve_row(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
+                           float *x) {
     static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
     float y[CHUNK], ones[CHUNK];
     for (size_t i = 0; i < CHUNK; i++) ones[i] = 1.0f;
@@ -149,7 +153,7 @@ bool iv_delta_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_sp
     size_t row = s->first_row + i, width = iv_dtype_bytes(l->type);
     float *x = a->x + row * l->width, *b = x + l->width - 2 * l->value_heads, *decay = b + l->value_heads;
     char *qk = (char *)a->qk + row * 2 * l->keys * width;
-    convolve_row(c, a, s, s->position + i, x);
+    iv_delta_convolve_row(c, a, s, s->position + i, x);
     for (size_t h = 0; h < 2 * l->key_heads; h++) {
         float *head = x + h * l->key_dim;
         k->scale(head, l->key_dim, iv_l2_factor_of(k->row_dot(IV_F32, head, head, l->key_dim)));

@@ -22,9 +22,11 @@ bool iv_kv_layout_make_shared(iv_kv_layout *l, iv_dtype type, size_t heads, size
     return iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }
 
-bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim) {
-    *l = (iv_kv_layout){.type = type, .heads = heads, .key_dim = key_dim, .value_dim = value_dim, .elsewhere = true};
-    return iv_size_add(key_dim, value_dim, &l->head_bytes) &&
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim,
+                                 bool shared) {
+    *l = (iv_kv_layout){
+        .type = type, .heads = heads, .key_dim = key_dim, .value_dim = value_dim, .elsewhere = true, .shared = shared};
+    return iv_size_add(key_dim, shared ? 0 : value_dim, &l->head_bytes) &&
            iv_size_mul(l->head_bytes, IV_ATTENTION_BLOCK * iv_dtype_bytes(type), &l->head_bytes) &&
            iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }

@@ -15,7 +15,7 @@ typedef struct iv_kv_layout {
     size_t head_bytes;      /* K then V of one head, or K alone where values are shared */
     size_t page_bytes;      /* from one page of a layer to the next, at least heads * head_bytes */
     bool shared;            /* values are the first value_dim elements of keys, and stored once, as these */
-    bool elsewhere;         /* pages are on a GPU, K [64][key_dim] then V a head (kernels/cuda/ops.h) */
+    bool elsewhere;         /* pages are on a GPU, K [64][key_dim] then V a head (kernels/cuda/ops.h), or K alone */
 } iv_kv_layout;
 
 /* False when a size overflows. */
@@ -24,8 +24,9 @@ bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_
 /* The same with shared values; value_dim <= key_dim. */
 bool iv_kv_layout_make_shared(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim);
 
-/* The layout of a GPU's pages: sizes alone, nothing here reads or writes them. */
-bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim);
+/* The layout of a GPU's pages: sizes alone, nothing here reads or writes them. shared: as above. */
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim,
+                                 bool shared);
 
 /* Writes one token's K and V of one head (key_dim and value_dim elements of the layout's type) to slot 0..63. v is not
  * read where values are shared.

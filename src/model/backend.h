@@ -38,7 +38,8 @@ typedef struct iv_backend_ops {
     iv_status (*embed)(iv_backend *b, iv_error *err);
     /* normed = RMSNorm(x). */
     iv_status (*norm)(iv_backend *b, iv_norm norm, iv_error *err);
-    /* q, k, v = W normed + bias, for the rank's heads; or the projections of a layer with a state. */
+    /* q, k, v = W normed + bias, for the rank's heads; or the projections of a layer with a state. The first op of
+     * every layer, also of one without a mixer. */
     iv_status (*qkv)(iv_backend *b, size_t layer, iv_error *err);
     /* Head norms and rotation of q and k; k and v are written to the layer's pages. */
     iv_status (*rope_kv)(iv_backend *b, size_t layer, iv_error *err);

@@ -15,18 +15,27 @@
  *         normed   = R(rmsnorm(x))                           attention_out
  *         act      = R(silu(gate) up), gate and up = W_gate_up normed [+ bias]
  *         x       += W_down act [+ bias]                     mlp; or experts: a weighted sum of such MLPs
+ *         [a layer may have one of the two blocks alone; of two layers the second may share the first one's norm]
  *     logits = W_head R(rmsnorm(x))                          head
  */
 #include "model/decoder.h"
 
+/* The layer's first norm. */
+static iv_norm norm_of_layer(const iv_model *m, size_t i) {
+    const iv_layer_config *c = &m->config.layer[i];
+    if (c->mixer == IV_MIXER_NONE) return (iv_norm){IV_NORM_MLP, i};
+    return (iv_norm){c->norm_kept ? IV_NORM_KEPT : IV_NORM_ATTENTION, i};
+}
+
 /* The norm that reads x after layer i. */
 static iv_norm norm_after(const iv_model *m, size_t i) {
-    if (i + 1 < (size_t)m->config.layers) return (iv_norm){IV_NORM_ATTENTION, i + 1};
+    if (i + 1 < (size_t)m->config.layers) return norm_of_layer(m, i + 1);
     return (iv_norm){.kind = IV_NORM_FINAL};
 }
 
-/* The norm that the layer's MLP reads. */
+/* The norm that reads x after the layer's mixer. */
 static iv_norm norm_of_mlp(const iv_model *m, size_t i) {
+    if (m->config.layer[i].mlp == IV_MLP_NONE) return norm_after(m, i);
     return (iv_norm){m->config.layer[i].norms == IV_NORMS_SHARED ? IV_NORM_KEPT : IV_NORM_MLP, i};
 }
 
@@ -34,6 +43,7 @@ static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm n
     switch (l->config->mlp) {
     case IV_MLP_DENSE: return b->ops->mlp(b, i, next, err);
     case IV_MLP_EXPERTS: return b->ops->experts(b, i, next, err);
+    case IV_MLP_NONE: return IV_OK;
     }
     IV_ASSERT(!"a kind of MLP that has no op");
     return IV_UNSUPPORTED;
@@ -41,8 +51,10 @@ static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm n
 
 /* A layer after its first norm. `attention_only`: it ends with `attended`. */
 static iv_status layer_forward(const iv_model *m, iv_backend *b, size_t i, bool attention_only, iv_error *err) {
+    iv_mixer_kind mixer = m->layers[i].config->mixer;
     IV_TRY(b->ops->qkv(b, i, err));
-    if (m->layers[i].config->mixer != IV_MIXER_ATTENTION) {
+    if (mixer == IV_MIXER_NONE) return attention_only ? IV_OK : mlp_block(b, &m->layers[i], i, norm_after(m, i), err);
+    if (mixer != IV_MIXER_ATTENTION) {
         IV_TRY(b->ops->recurrent(b, i, err));
     } else {
         IV_TRY(b->ops->rope_kv(b, i, err));
@@ -55,7 +67,7 @@ static iv_status layer_forward(const iv_model *m, iv_backend *b, size_t i, bool 
 
 iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err) {
     IV_TRY(b->ops->embed(b, err));
-    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, 0}, err));
+    IV_TRY(b->ops->norm(b, norm_of_layer(m, 0), err));
     for (size_t i = 0; i < (size_t)m->config.layers; i++) IV_TRY(layer_forward(m, b, i, false, err));
     return b->ops->head(b, err);
 }
@@ -83,15 +95,15 @@ static iv_status attention_block_backward(const iv_model *m, iv_backend *b, size
         IV_TRY(b->ops->rope_kv_backward(b, i, err));
     }
     IV_TRY(b->ops->qkv_backward(b, i, err));
-    return b->ops->norm_backward(b, (iv_norm){IV_NORM_ATTENTION, i}, err);
+    return b->ops->norm_backward(b, norm_of_layer(m, i), err);
 }
 
 iv_status iv_decoder_backward(const iv_model *m, iv_backend *b, iv_error *err) {
     IV_TRY(b->ops->head_backward(b, err));
     for (size_t i = (size_t)m->config.layers; i-- > 0;) {
         IV_TRY(b->ops->restore(b, i, err));
-        IV_TRY(mlp_block_backward(m, b, i, err));
-        IV_TRY(attention_block_backward(m, b, i, err));
+        if (m->layers[i].config->mlp != IV_MLP_NONE) IV_TRY(mlp_block_backward(m, b, i, err));
+        if (m->layers[i].config->mixer != IV_MIXER_NONE) IV_TRY(attention_block_backward(m, b, i, err));
     }
     return b->ops->embed_backward(b, err);
 }

@@ -9,6 +9,7 @@
 #include "baseline/baseline.h"
 #include "device/gpu.h"
 #include "comm/comm.h"
+#include "model/adapters.h"
 #include "model/batch.h"
 #include "model/model.h"
 
@@ -23,9 +24,11 @@ typedef struct iv_gpu_model_options {
     size_t pages;
     size_t state_slots, state_tails; /* of layers with a state (kv/states.h) */
     bool graphs;                     /* capture and replay; off: individual launches. Never changes a bit */
-    size_t timeout_ms;   /* of a wait for another GPU inside a step; ten times as long for NCCL to connect */
-    const uint64_t *ids; /* a bit per id, 0: it is never drawn; NULL: all are drawn. Copied */
-    size_t processes;    /* 1: all ranks are in this process; else every rank is a process with one GPU */
+    size_t timeout_ms;             /* of a wait for another GPU inside a step; ten times as long for NCCL to connect */
+    const uint64_t *ids;           /* a bit per id, 0: it is never drawn; NULL: all are drawn. Copied */
+    size_t adapters_loaded;        /* at once: room is reserved for A and B of their layers without experts */
+    size_t adapters, adapter_rank; /* slots that rows of a step may name, and the largest rank; 0: none (adapters.h) */
+    size_t processes;              /* 1: all ranks are in this process; else every rank is a process with one GPU */
 } iv_gpu_model_options;
 
 /* Before anything is loaded: IV_UNSUPPORTED names what only CPUs support of a configuration. */
@@ -58,6 +61,11 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
 /* After iv_tensor_write of tensors of the model in use, between two steps: brings norms, biases, the shared embedding
  * and the routers to every GPU. Other matrices have been written where they lie. An error: a GPU is lost, as above. */
 iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err);
+
+/* Between two steps: an adapter of the model for rows of slot `slot` + 1, which must be free, on every GPU; `a` is not
+ * kept. IV_NO_MEMORY names the GPU; after an error the slot is free. */
+iv_status iv_gpu_model_load_adapter(iv_gpu_model *g, size_t slot, const iv_adapter *a, iv_error *err);
+void iv_gpu_model_free_adapter(iv_gpu_model *g, size_t slot); /* one that is free is fine */
 
 /* The keys and values of a rank's pages. Between steps others may write there; before the next step
  * iv_gpu_model_clear_kv makes the pages zero again. *bytes: of them. */

@@ -31,6 +31,13 @@ iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
+iv_status iv_gpu_model_load_adapter(iv_gpu_model *g, size_t slot, const iv_adapter *a, iv_error *err) {
+    (void)g, (void)slot, (void)a;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
+void iv_gpu_model_free_adapter(iv_gpu_model *g, size_t slot) { (void)g, (void)slot; }
+
 void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes) {
     (void)g, (void)rank;
     *bytes = 0;

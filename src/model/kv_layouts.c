@@ -19,10 +19,14 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
     for (size_t g = 0; g < m->kv_groups.count; g++) {
         const iv_kv_kind *k = &m->kv_groups.kind[g];
         size_t heads = iv_tp_shard_of(&m->tp, m->rank, k->wide)->kv_heads;
-        if (!(m->memspace  ? iv_kv_layout_make_elsewhere
-              : c->kv_rank ? iv_kv_layout_make_shared
-                           : iv_kv_layout_make)(&m->kv_layout[g], m->gemm_type, heads, k->key_dim, k->value_dim))
-            return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+        iv_kv_layout *to = &m->kv_layout[g];
+        bool shared = c->kv_rank > 0, made;
+        if (m->memspace)
+            made = iv_kv_layout_make_elsewhere(to, m->gemm_type, heads, k->key_dim, k->value_dim, shared);
+        else
+            made = (shared ? iv_kv_layout_make_shared : iv_kv_layout_make)(to, m->gemm_type, heads, k->key_dim,
+                                                                           k->value_dim);
+        if (!made) return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         bytes = iv_size_max(bytes, m->kv_layout[g].page_bytes);
     }
     for (size_t g = 0; g < m->kv_groups.count; g++) m->kv_layout[g].page_bytes = bytes;

@@ -42,8 +42,9 @@ typedef struct iv_layer_tensors {
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *router_norm, *expert_scales, *experts_norm, *experts_post_norm, *shared_post_norm;
     iv_tensor *gate, *gate_bias; /* of attention's output */
-    iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias,
-        *delta_norm; /* of linear attention, with q, k, v and out; of a short convolution b, z (c), v (x), conv, out */
+    /* Of a scan q, k, v, z, a are C, B, x, z, dt, and D is skip. */
+    iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias, *delta_norm, *conv_bias,
+        *skip; /* of linear attention, with q, k, v and out; of a short convolution b, z (c), v (x), conv, out */
     iv_tensor *q_b, *kv_a, *q_a_norm, *kv_a_norm; /* of latent attention; q is what its queries are made from first */
     iv_tensor **keys, **values;                   /* [heads], parts of kv_b_proj */
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
@@ -59,9 +60,10 @@ typedef struct iv_rope_table {
 
 /* Vectors of linear attention, of the rank's heads; a short convolution has conv alone. */
 typedef struct iv_delta_weights {
-    float *conv;            /* [channels][taps] */
-    float *a_log, *dt_bias; /* [value heads] */
-    float *norm;            /* [linear_value_dim] */
+    float *conv;             /* [channels][taps] */
+    float *a_log, *dt_bias;  /* [value heads] */
+    float *norm;             /* [linear_value_dim]; of a scan [value heads * linear_value_dim], or NULL */
+    float *conv_bias, *skip; /* of a scan: [channels] or NULL; [value heads] */
 } iv_delta_weights;
 
 /* Latent attention of the rank's heads. qkv has q_a, or without a low rank q, and behind it kv_a. */
@@ -84,7 +86,7 @@ typedef struct iv_layer {
     iv_delta_weights delta;                     /* of linear attention */
     iv_latent_weights latent;                   /* of latent attention */
     iv_matrix qkv;                    /* with a gate's rows behind v; of linear attention q, k, v, z, b, a; of a short
-                                       * convolution b, c, x */
+                                       * convolution b, c, x; of a scan C, B, x, z, dt */
     iv_matrix out[IV_RANK_NODES_MAX]; /* by tp.out or, of a layer with a state, tp.mixer_out */
     float *qkv_bias, *out_bias;
     iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
@@ -137,6 +139,14 @@ typedef struct iv_model {
     unsigned char *data;        /* all matrices */
     size_t data_bytes;
 } iv_model;
+
+/* What the output of a layer's mixer is multiplied by before it is added. */
+static inline float iv_mixer_scale(const iv_model *m, const iv_layer *l) {
+    iv_mixer_kind mixer = l->config->mixer;
+    return mixer == IV_MIXER_ATTENTION ? m->scales.attention_out
+           : mixer == IV_MIXER_SCAN    ? m->scales.scan_out
+                                       : m->scales.residual;
+}
 
 typedef struct iv_model_options {
     bool has_dtype;

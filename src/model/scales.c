@@ -21,6 +21,10 @@ iv_scales iv_scales_of(const iv_model_config *c, iv_dtype gemm_type) {
                    .score_log2e = iv_attention_scale_log2e((size_t)c->head_dim),
                    .embedding = rounded(c->embedding_scale_typed ? gemm_type : IV_F32, c->embedding_scale),
                    .residual = (float)c->residual_scale,
+                   .attention_out = (float)(c->residual_scale * c->attention_out_scale),
+                   .scan_out = (float)(c->residual_scale * c->scan_out_scale),
+                   .mlp_out = (float)(c->residual_scale * c->mlp_out_scale),
+                   .gate = (float)c->gate_scale,
                    .logits = {(float)c->logits_divisor, (float)c->logits_cap}};
     if (c->attention_scale != 0)
         s.score = (float)c->attention_scale, s.score_log2e = (float)(c->attention_scale * LOG2E);

@@ -12,6 +12,8 @@ typedef struct iv_scales {
     float score_log2e; /* that times log2(e); with a cap: the cap times log2(e) */
     float score_inner; /* with a cap, a score becomes tanh(score * score_inner) first; 0: no cap */
     float embedding, residual;
+    float attention_out, scan_out, mlp_out; /* of a block's output, with the residual scale */
+    float gate;                             /* of a dense MLP's gate */
     iv_logit_shape logits;
 } iv_scales;
 

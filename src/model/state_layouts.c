@@ -15,16 +15,18 @@ static bool layout_of(const iv_model *m, size_t rank, iv_delta_layout *out) {
                                                   .group_first = s->linear_value_first - s->linear_key_first * group,
                                                   .key_dim = (size_t)c->linear_key_dim,
                                                   .value_dim = (size_t)c->linear_value_dim,
-                                                  .taps = (size_t)c->linear_conv_taps});
+                                                  .taps = (size_t)c->linear_conv_taps,
+                                                  .scan = iv_config_mixers(c, IV_MIXER_SCAN) > 0});
 }
 
 iv_status iv_state_layouts_make(iv_model *m, iv_error *err) {
     size_t all;
-    m->state_layout =
-        (iv_state_layout){.layers = (size_t)m->config.layers - iv_config_mixers(&m->config, IV_MIXER_ATTENTION)};
+    m->state_layout = (iv_state_layout){0};
+    for (int64_t l = 0; l < m->config.layers; l++)
+        m->state_layout.layers += iv_mixer_has_state(m->config.layer[l].mixer);
     if (!m->state_layout.layers) return IV_OK;
     for (uint32_t l = 0, at = 0; l < (uint32_t)m->config.layers; l++)
-        if (m->config.layer[l].mixer != IV_MIXER_ATTENTION) m->state_place[l] = at++;
+        if (iv_mixer_has_state(m->config.layer[l].mixer)) m->state_place[l] = at++;
     for (size_t r = 0; r < m->tp.ranks; r++) {
         iv_delta_layout of;
         if (!layout_of(m, r, &of)) return iv_fail(err, IV_LIMIT, "layers with a state: one is too large");

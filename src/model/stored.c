@@ -27,9 +27,14 @@ iv_stored *iv_model_stored(const iv_model *first, const char *name) {
 }
 
 static const iv_tensor_info *embedding_behind(const iv_checkpoint *c, const char *prefix) {
-    char name[IV_PLACE_NAME_BYTES];
-    snprintf(name, sizeof name, "%sembed_tokens.weight", prefix);
-    return iv_checkpoint_find(c, name);
+    static const char *const names[] = {"embed_tokens", "embeddings"};
+    const iv_tensor_info *found = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
+        char name[IV_PLACE_NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s.weight", prefix, names[i]);
+        found = iv_checkpoint_find(c, name);
+    }
+    return found;
 }
 
 /* The first one whose embedding is there. */
@@ -481,7 +486,7 @@ static void candidates(const iv_model *m, const char *name, size_t *from, size_t
     const char *at = strstr(name, "layers.");
     char prefix[48];
     *from = 0, *to = m->tensor_count;
-    if (!at) return;
+    if (!at || m->config.layers_of_one) return;
     int n = snprintf(prefix, sizeof prefix, "model.layers.%ld.", strtol(at + 7, NULL, 10));
     for (size_t low = 0, high = m->tensor_count; low < high;) {
         size_t middle = (low + high) / 2;

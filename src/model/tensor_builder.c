@@ -304,3 +304,32 @@ iv_status iv_builder_parts(iv_tensor_builder *b, const char *at, const char *suf
     }
     return IV_OK;
 }
+
+/* A norm's name depends on what else the layer norms. */
+iv_status iv_builder_layer_norms(iv_tensor_builder *b, const char *at, size_t index) {
+    size_t hidden = (size_t)b->first->config.hidden_size;
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    const iv_layer_config *c = &b->first->config.layer[index];
+    iv_norm_places places = c->norms;
+    const struct {
+        const char *name[IV_NORMS_SHARED + 1]; /* by iv_norm_places; NULL: there is none */
+        float **to;
+        iv_tensor **tensor;
+    } all[] = {
+        {{"input_layernorm", NULL, "input_layernorm", "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
+         &l->attention_post_norm,
+         &n->attention_post_norm},
+        {{"post_attention_layernorm", NULL, "pre_feedforward_layernorm"}, &l->mlp_norm, &n->mlp_norm},
+        {{NULL, "post_feedforward_layernorm", "post_feedforward_layernorm"}, &l->mlp_post_norm, &n->mlp_post_norm},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[IV_TENSOR_PREFIX_BYTES];
+        bool of_mixer = i < 2 ? c->mixer != IV_MIXER_NONE && !c->norm_kept : c->mlp != IV_MLP_NONE;
+        if (!all[i].name[places] || !of_mixer) continue;
+        snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
+        IV_TRY(iv_builder_norm(b, at, name, hidden, all[i].to, all[i].tensor));
+    }
+    return IV_OK;
+}

@@ -101,4 +101,7 @@ iv_status iv_builder_whole(iv_tensor_builder *b, const char *prefix, const char 
 size_t iv_cut_nodes(iv_tensor_cut *cuts, size_t count, iv_model *owner, iv_matrix *nodes, const iv_row_cut *row,
                     size_t n);
 
+/* The norms of a layer's blocks, by what it has; at: its prefix. */
+iv_status iv_builder_layer_norms(iv_tensor_builder *b, const char *at, size_t index);
+
 #endif

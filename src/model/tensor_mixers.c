@@ -1,36 +1,10 @@
 /* tensor_mixers.c: a row-parallel output has a matrix for each node of the sum's tree that a rank holds. */
 #include "model/tensor_mixers.h"
 #include "model/tensor_latent.h"
+#include "model/tensor_scan.h"
 
 #include <stddef.h>
 #include <stdio.h>
-
-/* A norm's name depends on what else the layer norms. */
-static iv_status norms(iv_tensor_builder *b, const char *at, size_t index) {
-    size_t hidden = (size_t)b->first->config.hidden_size;
-    iv_layer *l = &b->first->layers[index];
-    iv_layer_tensors *n = &b->first->layer_tensors[index];
-    iv_norm_places places = b->first->config.layer[index].norms;
-    const struct {
-        const char *name[IV_NORMS_SHARED + 1]; /* by iv_norm_places; NULL: there is none */
-        float **to;
-        iv_tensor **tensor;
-    } all[] = {
-        {{"input_layernorm", NULL, "input_layernorm", "input_layernorm"}, &l->attention_norm, &n->attention_norm},
-        {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
-         &l->attention_post_norm,
-         &n->attention_post_norm},
-        {{"post_attention_layernorm", NULL, "pre_feedforward_layernorm"}, &l->mlp_norm, &n->mlp_norm},
-        {{NULL, "post_feedforward_layernorm", "post_feedforward_layernorm"}, &l->mlp_post_norm, &n->mlp_post_norm},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        char name[IV_TENSOR_PREFIX_BYTES];
-        if (!all[i].name[places]) continue;
-        snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
-        IV_TRY(iv_builder_norm(b, at, name, hidden, all[i].to, all[i].tensor));
-    }
-    return IV_OK;
-}
 
 /* No tensors: weights of 1, in layers with a rotation. */
 static iv_status plain_head_norms(iv_tensor_builder *b, size_t index, size_t dim) {
@@ -86,7 +60,7 @@ static iv_status attention(iv_tensor_builder *b, const char *at, size_t index) {
         if (gated) in_cuts[r].of[3].begin = q_begin, in_cuts[r].of[3].end = q_end;
         outs = iv_cut_nodes(out_cuts, outs, m, m->layers[index].out, &iv_tp_out(&m->tp, wide)->of[m->rank], hidden);
     }
-    IV_TRY(norms(b, at, index));
+    IV_TRY(iv_builder_layer_norms(b, at, index));
     IV_TRY(iv_builder_stacked(b, at, qkv, c->layer[index].values_are_keys ? 2 : 3 + gated, hidden, in_cuts, b->shards));
     IV_TRY(iv_builder_stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias)
@@ -145,7 +119,7 @@ static iv_status linear_attention(iv_tensor_builder *b, const char *at, size_t i
                                      .k = hidden};
         outs = iv_cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.mixer_out.of[m->rank], hidden);
     }
-    IV_TRY(norms(b, at, index));
+    IV_TRY(iv_builder_layer_norms(b, at, index));
     IV_TRY(iv_builder_stacked(b, at, in, 6, hidden, in_cuts, b->shards));
     IV_TRY(iv_builder_stacked(b, at, out, 1, values, out_cuts, outs));
     IV_TRY(delta_vectors(b, at, index));
@@ -175,7 +149,7 @@ static iv_status short_conv(iv_tensor_builder *b, const char *at, size_t index) 
         outs = iv_cut_nodes(out_cuts, outs, m, m->layers[index].out, row, hidden);
         conv[r] = (iv_head_parts){1, {begin * taps}, {end * taps}, &m->layers[index].delta.conv};
     }
-    IV_TRY(norms(b, at, index));
+    IV_TRY(iv_builder_layer_norms(b, at, index));
     IV_TRY(iv_builder_stacked(b, at, in, 3, hidden, in_cuts, b->shards));
     IV_TRY(iv_builder_stacked(b, at, out, 1, hidden, out_cuts, outs));
     return iv_builder_parts(b, at, "conv.conv.weight", hidden * taps, conv, &n->conv);
@@ -186,10 +160,12 @@ iv_status iv_builder_mixer(iv_tensor_builder *b, const char *at, size_t index) {
     switch (c->layer[index].mixer) {
     case IV_MIXER_ATTENTION:
         if (!c->kv_rank) return attention(b, at, index);
-        IV_TRY(norms(b, at, index));
+        IV_TRY(iv_builder_layer_norms(b, at, index));
         return iv_builder_latent(b, at, index);
     case IV_MIXER_DELTA: return linear_attention(b, at, index);
     case IV_MIXER_CONV: return short_conv(b, at, index);
+    case IV_MIXER_SCAN: return iv_builder_scan(b, at, index);
+    case IV_MIXER_NONE: return iv_builder_layer_norms(b, at, index);
     }
     IV_ASSERT(!"a kind of mixer that has no tensors");
     return IV_UNSUPPORTED;

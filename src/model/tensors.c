@@ -168,6 +168,7 @@ static iv_status layer(iv_tensor_builder *b, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     n->experts = IV_ARENA_NEW(&b->first->arena, moe ? (size_t)c->experts : 1, iv_mlp_tensors);
     if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
+    if (c->layer[index].mlp == IV_MLP_NONE) return IV_OK;
     if (moe) {
         IV_TRY(experts(b, at, index));
         for (size_t r = 1; r < b->shards; r++)

@@ -121,7 +121,9 @@ void iv_tp_mixer_columns(const iv_tp_plan *tp, const iv_model_config *c, size_t 
            value = (size_t)c->linear_value_dim;
     switch (c->layer[layer].mixer) {
     case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
-    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
+    case IV_MIXER_DELTA:
+    case IV_MIXER_SCAN: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
+    case IV_MIXER_NONE: *first = 0, *n = 0; return;
     case IV_MIXER_CONV: *first = tp->mixer_out.of[rank].first, *n = tp->mixer_out.of[rank].k; return;
     }
     IV_ASSERT(!"a kind of mixer without columns");

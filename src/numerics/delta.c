@@ -25,8 +25,19 @@ float iv_ref_delta_decay(float a, float dt_bias, float a_log) {
 
 float iv_ref_delta_factor(float total, float before) { return v_exp(total - before); }
 
+float iv_ref_scan_step(float dt, float dt_bias, float low, float high) {
+    float step = iv_ref_softplus(dt + dt_bias);
+    return step < low ? low : step > high ? high : step;
+}
+
+float iv_ref_scan_rate(float a_log) { return 0.0f - v_exp(a_log); }
+
 float iv_ref_delta_conv(const float *weight, const float *x, size_t taps) {
-    float y = 0.0f;
+    return iv_ref_scan_conv(0.0f, weight, x, taps);
+}
+
+float iv_ref_scan_conv(float bias, const float *weight, const float *x, size_t taps) {
+    float y = bias;
     for (size_t j = 0; j < taps; j++) y = iv_fma(weight[j], x[j], y);
     return iv_canonical(v_silu(y));
 }
@@ -78,12 +89,12 @@ static void weigh(const iv_ref_delta *d, const void *x, size_t count, void *weig
     }
 }
 
-/* Element j of row x times the decayed state, and the block's updates by their weights. */
+/* Element j of row x times the decayed state, and the block's updates by their weights: before the last addition. */
 static float apply(const iv_ref_delta *d, const void *x, const void *weights, size_t j) {
     size_t padded = iv_padded_k(d->key_dim), end = d->rows / IV_DELTA_STEP * IV_DELTA_STEP + IV_DELTA_STEP;
     float y = iv_ref_delta_factor(d->total[d->rows], 0.0f) *
               iv_ref_chain(d->arithmetic, d->type, 0.0f, x, at(d, d->rounded, j * padded), padded);
-    return iv_ref_chain(d->arithmetic, d->type, y, weights, at(d, d->updates, j * B), end) + 0.0f;
+    return iv_ref_chain(d->arithmetic, d->type, y, weights, at(d, d->updates, j * B), end);
 }
 
 static void move_border(iv_ref_delta *d) {
@@ -104,18 +115,39 @@ static void move_border(iv_ref_delta *d) {
     d->rows = 0;
 }
 
+/* The row's key and total. */
+static void add_key(iv_ref_delta *d, const void *k, float decay) {
+    size_t t = d->rows, bytes = iv_padded_k(d->key_dim) * iv_dtype_bytes(d->type);
+    memcpy((char *)d->keys + t * bytes, k, bytes);
+    d->total[t] = (t ? d->total[t - 1] : 0.0f) + decay;
+}
+
+static void add_update(iv_ref_delta *d, const float *u) {
+    for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->last, j, u[j]);
+    for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->updates, j * B + d->rows, u[j]);
+}
+
 void iv_ref_delta_row(iv_ref_delta *d, const void *q, const void *k, const float *v, float decay, float beta,
                       float *out) {
-    size_t t = d->rows, padded = iv_padded_k(d->key_dim), width = iv_dtype_bytes(d->type);
     float weights[B];
-    memcpy((char *)d->keys + t * padded * width, k, padded * width);
-    d->total[t] = (t ? d->total[t - 1] : 0.0f) + decay;
+    size_t t = d->rows;
+    add_key(d, k, decay);
     weigh(d, k, t, weights);
-    for (size_t j = 0; j < d->value_dim; j++) out[j] = beta * (v[j] - apply(d, k, weights, j));
-    for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->last, j, out[j]);
-    for (size_t j = 0; j < d->value_dim; j++) store(d->type, d->updates, j * B + t, out[j]);
+    for (size_t j = 0; j < d->value_dim; j++) out[j] = beta * (v[j] - (apply(d, k, weights, j) + 0.0f));
+    add_update(d, out);
     weigh(d, q, t + 1, weights);
-    for (size_t j = 0; j < d->value_dim; j++) out[j] = iv_canonical(apply(d, q, weights, j));
+    for (size_t j = 0; j < d->value_dim; j++) out[j] = iv_canonical(apply(d, q, weights, j) + 0.0f);
+    if (++d->rows == B) move_border(d);
+}
+
+void iv_ref_scan_row(iv_ref_delta *d, const void *c, const void *b, const float *x, float decay, float step, float skip,
+                     float *out) {
+    float weights[B];
+    add_key(d, b, decay);
+    for (size_t j = 0; j < d->value_dim; j++) out[j] = step * x[j];
+    add_update(d, out);
+    weigh(d, c, d->rows + 1, weights);
+    for (size_t j = 0; j < d->value_dim; j++) out[j] = iv_canonical(iv_fma(skip, x[j], apply(d, c, weights, j)));
     if (++d->rows == B) move_border(d);
 }
 

@@ -1,4 +1,5 @@
-/* delta.h: the scalar reference of gated delta-rule layers (Gated DeltaNet). Law: NUMERICS.md section 17.
+/* delta.h: the scalar reference of gated delta-rule layers (Gated DeltaNet) and of selective scans (Mamba-2), which are
+ * the same without the substitution. Law: NUMERICS.md section 17.
  *
  * Rows of a block of 64 positions are functions of the state at its border and of the block's rows before, so a row's
  * bits do not depend on how many rows are computed at once. */
@@ -24,6 +25,14 @@ float iv_ref_delta_factor(float total, float before);
 /* One channel of the causal convolution: x[0 .. taps) are its inputs, the oldest first. The result is silu of the sum.
  */
 float iv_ref_delta_conv(const float *weight, const float *x, size_t taps);
+
+/* The same with a bias, from which the sum begins. */
+float iv_ref_scan_conv(float bias, const float *weight, const float *x, size_t taps);
+
+/* A row's step of a scan, softplus(dt + dt_bias) between two limits; NaN stays. Its decay in the exponent is the step
+ * times the head's rate, 0 - exp(a_log). */
+float iv_ref_scan_step(float dt, float dt_bias, float low, float high);
+float iv_ref_scan_rate(float a_log);
 
 /* 1 / sqrt(sum of squares + 1e-6), the sum in lanes. */
 static inline float iv_l2_factor_of(float sum) { return 1.0f / __builtin_sqrtf(sum + 1e-6f); }
@@ -54,6 +63,10 @@ void iv_ref_delta_close(iv_ref_delta *d);
  * row also moves the border. */
 void iv_ref_delta_row(iv_ref_delta *d, const void *q, const void *k, const float *v, float decay, float beta,
                       float *out);
+
+/* The next row of a scan: c and b as q and k, x: [value_dim], skip: the head's D. */
+void iv_ref_scan_row(iv_ref_delta *d, const void *c, const void *b, const float *x, float decay, float step, float skip,
+                     float *out);
 
 /* R(u) of the row before: [value_dim] in the type. */
 void iv_ref_delta_last_update(const iv_ref_delta *d, void *out);

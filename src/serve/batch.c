@@ -10,6 +10,7 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
+#include "serve/lora_modules.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -459,6 +460,7 @@ static iv_status open_batch(batch *b, iv_error *err) {
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
     b->counts->index_unread = iv_bridge_info(b->server.bridge)->index_unread;
+    IV_TRY(iv_adapters_load_modules(&b->server, b->o->adapters, b->o->adapter_count, err));
     IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, b->o->reasoning_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(b->server.bridge)->vocab_size, &b->server.token_texts, err));
     if (standard) IV_TRY(read_lines(b->o, &b->lines, err));

@@ -16,6 +16,8 @@ typedef struct iv_batch_options {
     const char *served_model_name; /* as iv_server_options.served_model_name */
     const char *tool_call_parser;  /* as in server.h, like the next */
     const char *reasoning_parser;
+    const iv_lora_module *adapters;
+    size_t adapter_count;
     const char *input,
         *output; /* paths of regular files; the output is created if it does not exist. "-": standard input or output */
     /* Both may be NULL. Called often, on the calling thread. */

@@ -8,6 +8,7 @@
 #include "serve/api/task.h"
 #include "serve/api/token_text.h"
 #include "serve/api/updates.h"
+#include "serve/lora_modules.h"
 #include "serve/notify.h"
 #include "serve/page/page.h"
 #include "serve/state/log.h"
@@ -273,6 +274,32 @@ static void on_http_request(void *user, const iv_http_request *q, int status, do
     if (s->o->log_requests) iv_log_http_request(&s->log, q, status, seconds, bytes);
 }
 
+/* The open requests of an adapter. */
+static void count_requests(const iv_server *s, iv_metrics_adapter *a) {
+    for (const iv_task *t = s->tasks; t; t = t->next)
+        for (size_t i = 0; i < t->child_count; i++) {
+            const iv_child *c = &t->children[i];
+            const char *name = t->prompts[c->prompt].request.adapter;
+            if (!c->open || !name || strcmp(name, a->name) != 0) continue;
+            a->running += c->first > 0, a->waiting += c->first <= 0;
+        }
+}
+
+/* Without memory there are none on this page. */
+static void count_adapters(const iv_server *s, iv_metrics_server *out) {
+    iv_served_adapter found;
+    out->max_loras = s->o->bridge.engine.max_loras;
+    out->adapters = calloc(out->max_loras + 1, sizeof *out->adapters);
+    iv_adapter_list *list = iv_bridge_adapters(s->bridge);
+    while (out->adapters && out->adapter_count < out->max_loras &&
+           iv_adapter_list_at(list, out->adapter_count, &found)) {
+        iv_metrics_adapter *a = &out->adapters[out->adapter_count++];
+        memcpy(a->name, found.name, sizeof a->name), memcpy(a->digest, found.digest, sizeof a->digest);
+        a->rank = found.rank;
+        count_requests(s, a);
+    }
+}
+
 static void count_server(void *user, iv_metrics_server *out) {
     const iv_server *s = user;
     *out = (iv_metrics_server){.log_lines_dropped = s->log_writer ? iv_log_writer_dropped(s->log_writer) : 0,
@@ -280,6 +307,7 @@ static void count_server(void *user, iv_metrics_server *out) {
                                .connections_accepted = iv_http_accepted(s->http),
                                .connections_refused = iv_http_refused(s->http),
                                .answers_cut = iv_http_cut(s->http)};
+    count_adapters(s, out);
     if (!s->responses) return;
     iv_response_store_stats stored;
     iv_response_store_get_stats(s->responses, &stored);
@@ -399,6 +427,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     iv_notify_loading(&l->notify, 0, 0, LOADING_S);
     IV_TRY(iv_bridge_open(&bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
+    IV_TRY(iv_adapters_load_modules(&l->server, o->adapters, o->adapter_count, err));
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, o->reasoning_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));
     IV_TRY(iv_jobs_open(JOB_THREADS, &l->server.jobs, err));

@@ -118,8 +118,6 @@ static void what_is_refused(void **state) {
     expect_error(1, "group_size: wanted a multiple of 16, found 24");
     RUN("quantize", "tiny-math", in_folder("no"), "--format", "mxfp4", "--group-size", "64");
     expect_error(1, "group_size: format mxfp4 has its own");
-    RUN("quantize", "tiny-math", in_folder("no"), "--calibrate", "data.jsonl");
-    expect_error(2, "--calibrate: GPTQ is not there");
     RUN("quantize", "tiny-math", in_folder("no"), "--text", in_folder("none"));
     expect_error(1, "none");
     RUN("quantize", source_path("tests/data/packed_models/qwen3_fp8_a"), in_folder("no"));

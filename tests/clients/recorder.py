@@ -15,12 +15,26 @@ TOO_LONG = "12 " * 1500  # of tiny-math's 2,048 tokens
 WRITTEN_BY_HOP = ("connection", "transfer-encoding", "content-length", "keep-alive")
 
 exchanges = []  # (path, request, status, text of the answer), in the order in which they ended
+running = 0  # requests that have no exchange yet
+changed = threading.Condition()  # guards both
+SETTLE_S = 30
 
 
 class Relay(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def relay(self):
+        global running
+        with changed:
+            running += 1
+        try:
+            self.pass_on()
+        finally:
+            with changed:
+                running -= 1
+                changed.notify_all()
+
+    def pass_on(self):
         asked = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         server = http.client.HTTPConnection(urllib.parse.urlsplit(URL).netloc, timeout=120)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in (*WRITTEN_BY_HOP, "host", "accept-encoding")}
@@ -37,7 +51,8 @@ class Relay(BaseHTTPRequestHandler):
             text += part
             self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
             self.wfile.flush()
-        exchanges.append((self.path, json.loads(asked) if asked else None, answer.status, text.decode()))
+        with changed:
+            exchanges.append((self.path, json.loads(asked) if asked else None, answer.status, text.decode()))
         self.wfile.write(b"0\r\n\r\n")
         server.close()
 
@@ -55,7 +70,10 @@ BASE = ROOT + "/v1"
 
 
 def posts():
-    return [e for e in exchanges if e[1] is not None]
+    """A client that has read the last event of a stream may be here before the relay has read the stream's end."""
+    with changed:
+        check(changed.wait_for(lambda: not running, SETTLE_S), running, "requests without an end")
+        return [e for e in exchanges if e[1] is not None]
 
 
 def digest_of(text):

@@ -311,7 +311,7 @@ static void random_shape(rng *r, problem *p, bool fast) {
     iv_gpu_attention_shape *s = &p->s;
     s->type = (iv_dtype)rng_below(r, fast ? 2 : 3);
     s->arithmetic = fast || (s->type != IV_F32 && rng_below(r, 2) && is_hopper()) ? IV_TC16 : IV_FMA32;
-    s->head_dim = fast ? (size_t)(rng_below(r, 3) ? 128 : 64) : dims[rng_below(r, 9)];
+    s->head_dim = fast ? (size_t)64 << rng_below(r, 3) : dims[rng_below(r, 9)];
     s->kv_heads = 1 + rng_below(r, 3);
     s->group = rng_below(r, 5) ? 1 + rng_below(r, 8) : 1 + rng_below(r, 40);
     s->heads = s->kv_heads * s->group;
@@ -321,7 +321,7 @@ static void random_shape(rng *r, problem *p, bool fast) {
         if (s->heads == 0) s->heads = 1;
     }
     s->window = rng_below(r, 3) ? 0 : (int64_t)(1 + rng_below(r, 700));
-    s->capped = !fast && rng_below(r, 4) == 0;
+    s->capped = rng_below(r, 4) == 0;
     p->scale = (float)(1.4426950408889634 / sqrt((double)s->head_dim)) * (rng_below(r, 4) ? 1.0f : 40.0f);
     p->keys = (family[]){NORMAL, NORMAL, WIDE, SUBNORMAL, CANCEL, SPARSE}[s->type == IV_F16 ? 0 : rng_below(r, 6)];
 }

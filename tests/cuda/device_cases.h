@@ -40,6 +40,9 @@ static const model_case cases[] = {
     {"odd", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
     {"moe", "tests/data/shapes/moe", true, true, {1, 7, 20, 65}},
     {"window", "tests/data/shapes/window", true, false, {1, 5, 99, 130, 333, 600}},
+    {"qwen3+lora", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen3_moe+lora", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
+    {"latent", "tests/data/shapes/latent", true, true, {1, 7, 64, 90, 270}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -59,6 +62,8 @@ static const model_case one_gpu_cases[] = {
     {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 64, 66, 130}},
     {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 64, 66, 130}},
     {"qwen2_moe", "tests/data/families/qwen2_moe_a", false, true, {1, 5, 64, 66, 130}},
+    {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 64, 66, 130}},
+    {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 64, 66, 130}},
 };
 enum { ONE_GPU_CASES = sizeof one_gpu_cases / sizeof *one_gpu_cases };
 
@@ -95,6 +100,20 @@ static size_t microstep_rows;
 static atomic_size_t allreduces_of_microsteps, allreduces_of_long_steps;
 #endif
 
+/* Of requests 1 and 4, 2 and 5; the others are the base's. */
+static const char *const adapter_names[2] = {"one", "two"};
+static const struct {
+    const char *model, *dir[2];
+} adapters[] = {{"qwen3+lora", {"tests/data/adapters/qwen3", "tests/data/adapters/qwen3_ends"}},
+                {"qwen3_moe+lora", {"tests/data/adapters/qwen3_moe", "tests/data/adapters/qwen3_moe"}}};
+
+/* NULL: all requests are the base's. */
+static const char *const *adapters_of(const model_case *m) {
+    for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++)
+        if (strcmp(adapters[i].model, m->name) == 0) return adapters[i].dir;
+    return NULL;
+}
+
 /* How weights of quantized models are held. */
 static const char *held_weights = "auto";
 
@@ -105,6 +124,7 @@ static iv_engine_options options_of(const model_case *m, const way *w, char *dir
     o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
     o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16", o.weights = held_weights;
     o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
+    o.max_loras = adapters_of(m) ? 2 : 0;
     o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
     return o;
 }
@@ -121,18 +141,29 @@ static void shape_request(const iv_engine *e, size_t i, size_t vocab, size_t tok
     if (i == 5) r->min_p = 0.05f, r->repetition_penalty = 1.1f;
 }
 
+/* An engine may have them from an earlier digest. */
+static void load_adapters(iv_engine *e, const model_case *m) {
+    iv_error err;
+    iv_adapter_info info = {.size = sizeof info};
+    for (size_t i = 0; i < 2 && adapters_of(m); i++)
+        if (!iv_engine_adapter_at(e, i, &info))
+            ASSERT_OK(iv_engine_load_adapter(e, adapter_names[i], source_path(adapters_of(m)[i]), &err), &err);
+}
+
 /* SHA-256 of all rows of logits, tokens and log-probabilities. */
 static void digest_of_engine(iv_engine *e, const model_case *m, const way *w, char hex[65]) {
     int32_t ids[REQUESTS][700];
     iv_engine_info info;
     iv_engine_get_info(e, &info);
     assert_string_equal(info.device, w->device);
+    load_adapters(e, m);
     answer *a = answers_new(REQUESTS);
     size_t n = 0;
     iv_digest *d = iv_digest_new();
     for (; n < REQUESTS && m->prompts[n]; n++) {
         iv_request r;
         shape_request(e, n, info.vocab_size, m->prompts[n], ids[n], &r);
+        if (adapters_of(m)) r.adapter = n % 3 ? adapter_names[n % 3 - 1] : NULL;
         a[n].logits = malloc(ANSWER * info.vocab_size * sizeof(float)), a[n].vocab = info.vocab_size;
         submit(e, &r, &a[n]);
         if (w->alone) run_all(e, &a[n], 1);
@@ -171,7 +202,9 @@ static bool has_microsteps(const model_case *m, const way *w) {
     return w->microstep_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->microstep_rows >= MICROSTEPS;
 }
 
+/* Steps with rows of adapters are not cut. */
 static void check_microsteps(const model_case *m, const way *w) {
+    if (adapters_of(m)) return;
     size_t microsteps = atomic_load(&allreduces_of_microsteps), whole = atomic_load(&allreduces_of_long_steps);
     if ((microsteps > 0) != has_microsteps(m, w) || microsteps % (MICROSTEPS * w->ranks) != 0 ||
         (whole > 0 && !m->experts))

@@ -110,6 +110,28 @@ static void families_of_one_gpu(void **state) {
     assert_non_null(strstr(err.message, "model_type minimax_m2: several GPUs have no norm over all heads yet"));
 }
 
+/* Latent attention, of widths that tensor cores take and of others; ranks divide its heads, or have none. */
+static void latent_attention_has_the_cpus_digests(void **state) {
+    (void)state;
+    static const model_case models[] = {
+        {"latent", "tests/data/shapes/latent", true, true, {1, 5, 70}},
+        {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 70}},
+        {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 70}},
+    };
+    static const way cpu = {"cpu", false, false, 1, 64, 0}, ways[] = {{"cuda", false, false, 1, 64, 0},
+                                                                      {"cuda", true, true, 1, 9, 0},
+                                                                      {"cuda", false, false, 2, 64, 0},
+                                                                      {"cuda", true, false, 3, 23, 0},
+                                                                      {"cuda", false, false, 8, 37, 0}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        char want[65];
+        iv_error err;
+        ASSERT_OK(digest_of(&models[m], &cpu, want, &err), &err);
+        size_t count = m == 0 ? sizeof ways / sizeof *ways : 2; /* the MLP of the families has one leaf */
+        for (size_t i = 0; i < count; i++) check_digest(&models[m], &ways[i], want);
+    }
+}
+
 /* Control: tensor-core results with a flipped lowest bit, one in 64. */
 static void control_a_flipped_bit_differs(void **state) {
     (void)state;
@@ -194,14 +216,19 @@ static iv_engine *open_case(const model_case *m, const way *w) {
  * new weights on a CPU: biases, routers, tied heads and previously captured graphs. */
 static void tensors_are_replaced_one_by_one(void **state) {
     (void)state;
-    static const char *const names[] = {"qwen2", "qwen3_moe"};
-    for (size_t k = 0; k < 2; k++) {
-        size_t c = 0;
-        while (strcmp(cases[c].name, names[k]) != 0) c++;
+    static const struct {
+        const char *name, *dir;
+        bool experts;
+        size_t ranks;
+    } models[] = {{"qwen2", "tests/data/hf/qwen2", false, 2},
+                  {"qwen3_moe", "tests/data/hf/qwen3_moe", true, 2},
+                  {"deepseek_v3", "tests/data/families/deepseek_v3_a", true, 1}};
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         rng r = {7};
-        model_case m = shortened(&cases[c], &r), dummy = m;
+        const model_case whole = {models[k].name, models[k].dir, false, models[k].experts, {1, 1, 1}};
+        model_case m = shortened(&whole, &r), dummy = m;
         dummy.dummy = true;
-        way cpu = {"cpu", false, false, 1, 64, 0}, w = {"cuda", false, false, 2, 64, 0};
+        way cpu = {"cpu", false, false, 1, 64, 0}, w = {"cuda", false, false, models[k].ranks, 64, 0};
         char old[65], want[65], got[65];
         iv_error err;
         iv_engine *e = open_case(&m, &w), *same = open_case(&m, &cpu), *other = open_case(&dummy, &cpu);
@@ -418,6 +445,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_have_the_cpus_digests),
                                        cmocka_unit_test(page_tables_of_groups),
                                        cmocka_unit_test(families_of_one_gpu),
+                                       cmocka_unit_test(latent_attention_has_the_cpus_digests),
                                        cmocka_unit_test(packed_models_have_the_cpus_digests),
                                        cmocka_unit_test(automatic_weights_are_packed_for_room),
                                        cmocka_unit_test(control_a_flipped_bit_differs),

@@ -1,6 +1,6 @@
-/* Engines whose layers have a state, on emulated GPUs: the CPU's answers in steps of any size, with cached prefixes,
- * preemptions, drafts and ranks. One model has heads of 128, which tensor cores compute; those of the families are
- * smaller. */
+/* Engines whose layers have a state, or latent attention, on emulated GPUs: the CPU's answers in steps of any size,
+ * with cached prefixes, preemptions, drafts and ranks. One model has heads of 128, one a latent of 512, which tensor
+ * cores compute; those of the families are smaller. */
 #include "engine/client.h"
 
 #include "cuda/emulator/include/control.h"
@@ -82,6 +82,9 @@ static void emulated_gpus_have_the_cpus_answers(void **state) {
         {"qwen3_next in fma32", "tests/data/families/qwen3_next_a", "fma32", false, true},
         {"lfm2", "tests/data/families/lfm2_a", "tc16", false, false},
         {"lfm2_moe", "tests/data/families/lfm2_moe_a", "tc16", false, false},
+        {"a latent of 512", "tests/data/shapes/latent", "tc16", true, true},
+        {"deepseek_v3", "tests/data/families/deepseek_v3_a", "tc16", false, false},
+        {"glm4_moe_lite in fma32", "tests/data/families/glm4_moe_lite_a", "fma32", false, false},
     };
     static const way cpu = {.device = "cpu", .chunk = 300, .ranks = 1},
                      ways[] = {

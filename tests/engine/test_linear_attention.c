@@ -89,12 +89,14 @@ static void one_set_of_answers(void **state) {
         {.name = "preempted", .chunk = 200, .seqs = 6, .threads = 1, .ranks = 1, .caching = true, .preempts = true},
         {.name = "drafts", .chunk = 256, .seqs = 6, .threads = 1, .ranks = 1, .caching = true, .speculative = "ngram"},
         {.name = "ranks", .chunk = 256, .seqs = 6, .threads = 2, .ranks = 2, .caching = true, .speculative = "ngram"}};
-    static const char *const families[] = {"qwen3_next_a", "qwen3_5_moe_a", "lfm2_a"};
+    static const char *const families[] = {"qwen3_next_a", "qwen3_5_moe_a",      "lfm2_a",
+                                           "falcon_h1_a",  "granitemoehybrid_a", "nemotron_h_a"};
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         iv_engine_stats stats, few = {0};
         answer *want = run_way(families[f], &alone, &stats);
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w += 1 + SANITIZED) {
-            if (ways[w].ranks > 1 && strstr(families[f], "lfm2")) continue; /* its MLP has one leaf */
+            bool one_leaf = f >= 2 && !strstr(families[f], "granite"); /* of its MLP */
+            if (ways[w].ranks > 1 && one_leaf) continue;
             answer *got = run_way(families[f], &ways[w], &stats);
             printf("%s, %s: %llu of %llu prompt tokens from the cache, %llu preemptions, %llu drafts accepted\n",
                    families[f], ways[w].name, (unsigned long long)stats.cached_tokens,
@@ -153,7 +155,8 @@ static void print_two_forms(const float *blocks, const float *recurrence) {
 static void one_set_of_logits(void **state) {
     (void)state;
     static const size_t chunks[] = {1, 17, 61, 64, 256};
-    static const char *const names[] = {"lfm2_moe_a", "lfm2_a", "qwen3_5_text_a"};
+    static const char *const names[] = {"lfm2_moe_a",  "lfm2_a",       "granitemoehybrid_a",
+                                        "falcon_h1_a", "nemotron_h_a", "qwen3_5_text_a"};
     static float want[WHOLE * 320], got[WHOLE * 320];
     iv_baseline *vanilla;
     iv_error err;
@@ -165,50 +168,71 @@ static void one_set_of_logits(void **state) {
         }
     }
     ASSERT_OK(iv_baseline_open(IV_VANILLA, iv_kernels_select(iv_isa_detect()), 1, &vanilla, &err), &err);
-    logits_of("qwen3_5_text_a", 1000, iv_baseline_kernels(vanilla), got);
-    assert_memory_equal(want, got, sizeof want);
-    logits_of("qwen3_5_text_a", 1, iv_baseline_kernels(vanilla), got); /* the control: a recurrence in decode */
-    size_t rows = 0;
-    for (size_t r = 0; r < WHOLE; r++) rows += memcmp(want + r * 320, got + r * 320, 320 * sizeof *got) != 0;
-    printf("the recurrence in steps of one row: %zu of %d rows have other bits\n", rows, (int)WHOLE);
-    print_two_forms(want, got);
-    assert_true(rows > WHOLE / 2);
+    for (size_t f = 2; f < sizeof names / sizeof *names; f++) {
+        logits_of(names[f], 1000, NULL, want), logits_of(names[f], 1000, iv_baseline_kernels(vanilla), got);
+        assert_memory_equal(want, got, sizeof want);
+        logits_of(names[f], 1, iv_baseline_kernels(vanilla), got); /* the control: a recurrence in decode */
+        size_t rows = 0;
+        for (size_t r = 0; r < WHOLE; r++) rows += memcmp(want + r * 320, got + r * 320, 320 * sizeof *got) != 0;
+        printf("%s, the recurrence in steps of one row: %zu of %d rows have other bits\n", names[f], rows, (int)WHOLE);
+        print_two_forms(want, got);
+        assert_true(rows > WHOLE / 2);
+    }
     iv_baseline_close(vanilla);
 }
 
-/* Seeded weights of a model whose MLP can be divided. */
-static void ranks_of_short_convolutions(void **state) {
+/* Seeded weights of models whose MLPs can be divided: ranks that share a head, a group, or have none. */
+static const char *const divided[] = {
+    "{\"model_type\":\"lfm2\",\"vocab_size\":200,\"hidden_size\":128,\"intermediate_size\":256,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,"
+    "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"],\"dtype\":\"bfloat16\"}",
+    "{\"model_type\":\"granitemoehybrid\",\"vocab_size\":200,\"hidden_size\":128,\"num_hidden_layers\":3,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"intermediate_size\":64,"
+    "\"layer_types\":[\"mamba\",\"attention\",\"mamba\"],\"mamba_n_heads\":8,\"mamba_d_head\":32,\"mamba_d_state\":20,"
+    "\"num_local_experts\":8,\"num_experts_per_tok\":3,\"shared_intermediate_size\":256,\"residual_multiplier\":0.3,"
+    "\"dtype\":\"bfloat16\"}",
+    "{\"model_type\":\"nemotron_h\",\"vocab_size\":200,\"hidden_size\":128,\"intermediate_size\":256,"
+    "\"hybrid_override_pattern\":\"MEM*-M\",\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
+    "\"max_position_embeddings\":512,\"mamba_num_heads\":12,\"mamba_head_dim\":24,\"ssm_state_size\":16,\"n_groups\":4,"
+    "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,"
+    "\"moe_shared_expert_intermediate_size\":128,\"dtype\":\"bfloat16\"}",
+    "{\"model_type\":\"falcon_h1\",\"vocab_size\":200,\"hidden_size\":128,\"intermediate_size\":256,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,"
+    "\"mamba_d_ssm\":192,\"mamba_n_heads\":6,\"mamba_d_head\":32,\"mamba_d_state\":16,\"mamba_n_groups\":2,"
+    "\"mamba_rms_norm\":true,\"key_multiplier\":0.5,\"attention_in_multiplier\":0.7,\"ssm_in_multiplier\":1.25,"
+    "\"ssm_multipliers\":[0.4,0.3,0.2,0.5,0.35],\"mlp_multipliers\":[0.9,0.6],\"dtype\":\"bfloat16\"}"};
+
+static void ranks_of_states(void **state) {
     (void)state;
     enum { IDS = 150, VOCAB = 200 };
-    static const char config[] =
-        "{\"model_type\":\"lfm2\",\"vocab_size\":200,\"hidden_size\":128,\"intermediate_size\":256,"
-        "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,"
-        "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"],\"dtype\":\"bfloat16\"}";
     static float want[IDS * VOCAB], got[IDS * VOCAB];
-    char dir[] = "/tmp/invar-lfm2-XXXXXX", path[64];
+    char dir[] = "/tmp/invar-states-XXXXXX", path[64];
     int32_t ids[IDS];
     iv_error err;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/config.json", dir);
-    FILE *file = fopen(path, "w");
-    assert_true(file && fputs(config, file) >= 0 && fclose(file) == 0);
     for (int i = 0; i < IDS; i++) ids[i] = (i * i + 3 * i) % VOCAB;
-    for (size_t ranks = 1; ranks <= 8; ranks++) {
-        iv_engine_options o;
-        iv_engine *e;
-        iv_engine_options_init(&o);
-        o.model = dir, o.device = "cpu", o.threads = 1, o.tensor_parallel_size = ranks, o.load_format = "dummy";
-        o.max_num_seqs = 1, o.max_num_batched_tokens = 40 + 7 * ranks;
-        ASSERT_OK(iv_engine_open(&o, &e, &err), &err);
-        ASSERT_OK(iv_engine_logits(e, ids, IDS, ranks == 1 ? want : got, &err), &err);
-        iv_engine_close(e);
-        if (ranks > 1) assert_memory_equal(want, got, sizeof want);
+    for (size_t m = 0; m < sizeof divided / sizeof *divided; m++) {
+        FILE *file = fopen(path, "w");
+        assert_true(file && fputs(divided[m], file) >= 0 && fclose(file) == 0);
+        for (size_t ranks = 1; ranks <= 8; ranks++) {
+            iv_engine_options o;
+            iv_engine *e;
+            iv_engine_options_init(&o);
+            o.model = dir, o.device = "cpu", o.threads = 1, o.tensor_parallel_size = ranks, o.load_format = "dummy";
+            o.max_num_seqs = 1, o.max_num_batched_tokens = 40 + 7 * ranks;
+            ASSERT_OK(iv_engine_open(&o, &e, &err), &err);
+            ASSERT_OK(iv_engine_logits(e, ids, IDS, ranks == 1 ? want : got, &err), &err);
+            iv_engine_close(e);
+            if (ranks > 1 && memcmp(want, got, sizeof want) != 0)
+                fail_msg("model %zu, %zu ranks: other bits", m, ranks);
+        }
     }
     unlink(path), rmdir(dir);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_set_of_logits), cmocka_unit_test(one_set_of_answers),
-                                       cmocka_unit_test(ranks_of_short_convolutions)};
+                                       cmocka_unit_test(ranks_of_states)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

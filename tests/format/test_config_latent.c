@@ -39,8 +39,8 @@ static void sizes(void **state) {
         assert_false(c.ropes[0].neighbours);
         assert_true(iv_tensor_is_ignored(&c, "model.layers.3.self_attn.kv_b_proj.weight"));
         assert_int_equal(iv_config_check_attention_only(&c, "training", &err), IV_OK);
-        assert_int_equal(iv_config_check_no_latent(&c, "device cuda", &err), IV_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "device cuda has no latent attention yet"));
+        assert_int_equal(iv_config_check_no_latent(&c, "training on device cuda", &err), IV_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "training on device cuda has no latent attention yet"));
     }
 }
 

@@ -65,6 +65,14 @@ static iv_dtype short_type_of(const char *name) {
     return IV_BF16;
 }
 
+/* Families without a learner yet. */
+static bool has_learner(const char *name) {
+    static const char *const none[] = {"granitemoehybrid", "nemotron_h", "falcon_h1"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (strncmp(name, none[i], strlen(none[i])) == 0) return false;
+    return true;
+}
+
 /* In passes of all sequences and with everything computed again. */
 static void compare_family(const char *name) {
     char dir[4200];
@@ -95,7 +103,8 @@ static void families_of_folders(void **state) {
     DIR *d = opendir(source_path("tests/data/families"));
     assert_non_null(d);
     for (struct dirent *entry; (entry = readdir(d));)
-        if (*entry->d_name != '.' && (!only || strcmp(only, entry->d_name) == 0)) compare_family(entry->d_name);
+        if (*entry->d_name != '.' && has_learner(entry->d_name) && (!only || strcmp(only, entry->d_name) == 0))
+            compare_family(entry->d_name);
     closedir(d);
 }
 

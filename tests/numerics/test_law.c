@@ -288,7 +288,7 @@ static void run_linear_attention(const json_t *c) {
     iv_dtype type = type_of(c);
     iv_delta_layout l;
     size_t bytes;
-    assert_true(iv_delta_layout_make(&l, type, &(iv_delta_sizes){1, 1, 1, 0, KEY, VALUE, TAPS}));
+    assert_true(iv_delta_layout_make(&l, type, &(iv_delta_sizes){1, 1, 1, 0, KEY, VALUE, TAPS, false}));
     assert_true(iv_delta_scratch(&l, &bytes));
     void *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
     inputs(10, DELTA_ROWS * CHANNELS, type, 0, typed), inputs(11, DELTA_ROWS * VALUE, IV_F32, 0, z);
@@ -297,7 +297,7 @@ static void run_linear_attention(const json_t *c) {
     for (size_t i = 0; i < DELTA_ROWS * CHANNELS; i++) in[i] = iv_element(type, typed, i);
     for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
         iv_compute compute = {.kernels = iv_kernels_select((iv_isa)isa), .arithmetic = arithmetic_of(c)};
-        iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL};
+        iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL, NULL};
         iv_delta_span span = {.rows = DELTA_ROWS};
         for (size_t t = 0; t < DELTA_ROWS; t++) {
             float *row = x + t * WIDTH;

@@ -43,6 +43,7 @@ typedef struct fake_child {
 } fake_child;
 
 struct iv_bridge {
+    iv_adapter_list adapters;
     iv_text_model *text_model;
     iv_engine_info info;
     iv_bridge_stats stats;
@@ -119,6 +120,7 @@ void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void 
 
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
 const iv_text_model *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
+iv_adapter_list *iv_bridge_adapters(iv_bridge *b) { return &b->adapters; }
 void iv_bridge_request_init(iv_bridge *b, iv_request *r) {
     IV_ASSERT(b != NULL);
     *r = (iv_request){.add_special = true,

@@ -5,7 +5,7 @@
 #ifndef IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
 #define IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
 
-#include "kernels/cuda/attention_hopper.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 
 enum {
     ROWS = 16,
@@ -15,6 +15,7 @@ enum {
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
+    DIM_MAX = 256,
     W_STRIDE = IV_KV_SPLIT + 8, /* avoids bank conflicts */
     MERGE_SLOTS = 128,          /* states merged at a time */
     SLOTS_EACH = MERGE_SLOTS / 32,
@@ -42,7 +43,7 @@ typedef struct shared_state {
     float split_max[ROWS], total_sum[ROWS];
     int flag;
     open_kv_split open[2]; /* of the first and the last run */
-    alignas(16) uint16_t q[ROWS * (128 + 8)];
+    alignas(16) uint16_t q[ROWS * (DIM_MAX + 8)];
     union alignas(16) {
         uint16_t w[ROWS * W_STRIDE];
         struct { /* of a row and a state: merge factors (before that its maximum, in `keep`), and its sum */

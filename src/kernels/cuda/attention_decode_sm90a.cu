@@ -4,60 +4,6 @@
  * over the values, with a range of head_dim for each warp, and the rows' sums in all warps. */
 #include "kernels/cuda/attention_decode.cuh"
 
-template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (TYPE == IV_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-                     " {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-IV_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-IV_DEVICE void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-/* The address of 8 elements: row of a block, group of eight in head_dim. A block is stored as groups of eight rows,
- * each as chunks. These are contiguous in global memory, too, which streams faster than chunks of all rows. */
-template <int DIM> IV_DEVICE uint32_t block_address(uint32_t block, int row, int eighth) {
-    return block + (uint32_t)(row / 8 * (DIM * 16) + eighth / 8 * 1024 + row % 8 * 128 + ((eighth ^ row) % 8 << 4));
-}
-
-/* A tensor map of all pages as chunks of head_dim by groups of eight rows; a box is one block's keys or values. */
-static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
-    uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type), chunks = kv->head_dim / IV_CHUNK_ELEMENTS;
-    uint64_t eights = (uint64_t)kv->page_count * kv->heads * 2 * BLOCK / 8;
-    uint64_t size[4] = {IV_CHUNK_ELEMENTS, 8, chunks, eights}, stride[3] = {row, 128, 8 * row};
-    uint32_t box[4] = {IV_CHUNK_ELEMENTS, 8, (uint32_t)chunks, BLOCK / 8};
-    if (eights > INT32_MAX / 8) return cudaErrorInvalidValue;
-    return iv_map_make(map, kv->type, kv->pages, 4, size, stride, box);
-}
-
-/* A position in the ring; fills and reads follow one order. */
-typedef struct ring_position {
-    int stage;
-    uint32_t phase;
-} ring_position;
-
-template <int STAGES> IV_DEVICE ring_position ahead(ring_position r, int by) {
-    r.stage += by;
-    if (r.stage >= STAGES) r.stage -= STAGES, r.phase ^= 1;
-    return r;
-}
-
 /* ---- the producer -------------------------------------------------------------------------------------------------
  */
 
@@ -126,8 +72,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     /* Loads the queries through shared memory: one load per thread instead of many small ones. */
     __device__ __forceinline__ void load_queries(const iv_attention_run &r) {
         constexpr int PIECES = DIM / 8;
-        int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES;
-        if (row < ROWS) {
+        int piece = (int)threadIdx.x % PIECES;
+#pragma unroll
+        for (int row = (int)threadIdx.x / PIECES; row < ROWS; row += CONSUMERS / PIECES) {
             size_t from;
             uint4 v = {0, 0, 0, 0};
             if (element_of(p, r, row, &from)) v = *(const uint4 *)((const uint16_t *)p.q + from + piece * 8);
@@ -174,10 +121,15 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
-    /* Masks, and stores each row's maximum of the warp's half block, scaled: the larger of two products is the
+    /* Caps and masks, and stores each row's maximum of the warp's half block, scaled: the larger of two products is the
      * product of the larger factor. */
     __device__ __forceinline__ void hide(float (&x)[4][4], int b, bool masked) {
         float m[2] = {-INFINITY, -INFINITY};
+        if (p.score_inner != 0.0f)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) x[i][j] = v_tanh(__fmul_rn(x[i][j], p.score_inner));
         if (masked) {
             int key = b * BLOCK + warp % 2 * 32 + 2 * t;
 #pragma unroll
@@ -232,13 +184,16 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
         uint32_t weights =
             iv_shared(s->w) + (uint32_t)(((lane % 16) * W_STRIDE + in_split * BLOCK + lane / 16 * 8) * 2);
-        uint32_t a[BLOCK / 16][4], b[z::TILES * 2][4];
+        constexpr int PAIRS = z::TILES / 2; /* of tiles; 0: one tile, of which one load has two steps */
+        uint32_t a[BLOCK / 16][4], b[PAIRS ? BLOCK / 16 * PAIRS : BLOCK / 32][4];
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
             load_matrices(a[k], weights + k * 32);
-            if constexpr (z::TILES == 2)
-                load_matrices_transposed(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
-            else if (k % 2 == 0)
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++)
+                load_matrices_transposed(b[k * PAIRS + i], block_address<DIM>(block, k * 16 + lane % 16,
+                                                                              warp * z::TILES + 2 * i + lane / 16));
+            if (PAIRS == 0 && k % 2 == 0)
                 load_matrices_transposed(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
 #pragma unroll
@@ -251,11 +206,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
         for (int k = 0; k < BLOCK / 16; k++) {
             mma<TYPE>(sum, a[k], ones, ones);
-            if constexpr (z::TILES == 2) {
-                mma<TYPE>(out[0], a[k], b[k][0], b[k][1]);
-                mma<TYPE>(out[1], a[k], b[k][2], b[k][3]);
-            } else
-                mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                mma<TYPE>(out[2 * i], a[k], b[k * PAIRS + i][0], b[k * PAIRS + i][1]);
+                mma<TYPE>(out[2 * i + 1], a[k], b[k * PAIRS + i][2], b[k * PAIRS + i][3]);
+            }
+            if (PAIRS == 0) mma<TYPE>(out[0], a[k], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
         }
     }
 
@@ -451,7 +407,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
     CUtensorMap map;
-    int failed = make_map(&map, &a->kv), device, sms;
+    int failed = iv_blocks_map(&map, &a->kv), device, sms;
     if (failed) return failed;
     if ((failed = cudaGetDevice(&device))) return failed;
     if ((failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))) return failed;
@@ -464,6 +420,8 @@ template <int DIM, iv_dtype TYPE> static int launch(const iv_gpu_attention_args 
 
 int iv_attention_decode(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {
     bool bf16 = a->shape.type == IV_BF16;
+    if (a->shape.head_dim == 256)
+        return bf16 ? launch<256, IV_BF16>(a, workers, stream) : launch<256, IV_F16>(a, workers, stream);
     if (a->shape.head_dim == 128)
         return bf16 ? launch<128, IV_BF16>(a, workers, stream) : launch<128, IV_F16>(a, workers, stream);
     return bf16 ? launch<64, IV_BF16>(a, workers, stream) : launch<64, IV_F16>(a, workers, stream);

@@ -1,9 +1,10 @@
-/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics. A CTA processes a
- * worker's runs in order: eight packed rows, one block of keys at a time, in shared memory. It is the plain form
- * that the other kernels are compared with; not fast. In tc16 keys and values of heads of up to 256 are copied to
- * shared memory a step ahead. */
+/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics, and latent attention
+ * of any widths. A CTA processes a worker's runs in order: eight packed rows, one block of keys at a time, in shared
+ * memory. It is the plain form that the other kernels are compared with; not fast. In tc16 keys and values of heads of
+ * up to 256 are copied to shared memory a step ahead. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/latent.h"
 #include "numerics/tree.h"
 
 enum {
@@ -45,14 +46,19 @@ template <iv_dtype TYPE> IV_DEVICE void store(void *p, size_t i, float x) {
 static __host__ __device__ bool is_staged(int head_dim) { return head_dim % 16 == 0 && head_dim <= STAGED_MAX; }
 static __host__ __device__ size_t staged_bytes(int head_dim) { return (size_t)BLOCK * (head_dim + PAD) * 2; }
 
-static size_t shared_floats(size_t head_dim) {
-    size_t padded = iv_padded_k(head_dim);
+static size_t shared_floats(size_t key_dim, size_t head_dim) {
+    size_t padded = iv_padded_k(key_dim);
     return ROWS * (padded + PAD) + BLOCK * (CHUNK + 1) + 2 * ROWS * BLOCK + 2 * ROWS * head_dim + 5 * ROWS + 8;
 }
 
-IV_DEVICE state carve(float *base, int head_dim) {
+/* turns: elements of keys behind those that are their values, in latent attention; 0: values are apart. */
+typedef struct generic_params : iv_attention_params {
+    int turns;
+} generic_params;
+
+IV_DEVICE state carve(float *base, int key_dim, int head_dim) {
     state s;
-    int padded = (head_dim + 15) / 16 * 16;
+    int padded = (key_dim + 15) / 16 * 16;
     s.q = base, base += ROWS * (padded + PAD);
     s.weights = base, base += ROWS * BLOCK;
     s.keys = base, base += BLOCK * (CHUNK + 1);
@@ -180,7 +186,7 @@ template <iv_dtype TYPE> IV_DEVICE void sums_tc16(const state &s) {
     if (t == 0) s.sum[g] = d[0];
 }
 
-template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *values, int dim) {
+template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *values, int dim, int stride) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint16_t *w = (const uint16_t *)s.weights, *v = (const uint16_t *)values;
     for (int tile = threadIdx.x / 32; tile * 8 < dim; tile += THREADS / 32) {
@@ -193,8 +199,8 @@ template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *
             uint32_t a[4] = {pair(w + g * BLOCK, low, 1, BLOCK), 0, pair(w + g * BLOCK, low + 8, 1, BLOCK), 0};
             uint32_t b[2] = {0, 0};
             if (from < dim) {
-                b[0] = pair(v + from, low * dim, dim, BLOCK * dim);
-                b[1] = pair(v + from, (low + 8) * dim, dim, BLOCK * dim);
+                b[0] = pair(v + from, low * stride, stride, BLOCK * stride);
+                b[1] = pair(v + from, (low + 8) * stride, stride, BLOCK * stride);
             }
             mma<TYPE>(d, a, b);
         }
@@ -254,14 +260,15 @@ template <iv_dtype TYPE> IV_DEVICE void scores_fma32(const state &s, const void 
     for (int r = 0; r < ROWS / 2; r++) s.score[(row + r) * BLOCK + key] = acc[r];
 }
 
-template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void *values, int dim) {
+template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void *values, int dim, int stride) {
     const float *w = (const float *)s.weights;
     for (int d = threadIdx.x; d < dim; d += THREADS) {
         float acc[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[r] = __fmul_rn(s.out[r * dim + d], s.alpha[r]);
         for (int j = 0; j < BLOCK; j += 2) {
-            float v0 = load<TYPE>(values, (size_t)j * dim + d), v1 = load<TYPE>(values, (size_t)(j + 1) * dim + d);
+            float v0 = load<TYPE>(values, (size_t)j * stride + d),
+                  v1 = load<TYPE>(values, (size_t)(j + 1) * stride + d);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 acc[r] = iv_fma_flush(w[r * BLOCK + j], v0, iv_fma_flush(w[r * BLOCK + j + 1], v1, acc[r]));
@@ -282,8 +289,8 @@ typedef struct row_state {
 } row_state;
 
 template <bool TC16, iv_dtype TYPE>
-IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run &r, const state &s) {
-    int dim = p.head_dim, padded = (dim + 15) / 16 * 16;
+IV_DEVICE void load_queries(const generic_params &p, const iv_attention_run &r, const state &s) {
+    int dim = p.head_dim + p.turns, padded = (dim + 15) / 16 * 16;
     for (int i = threadIdx.x; i < ROWS * padded; i += THREADS) {
         int row = i / padded, d = i % padded, token = row / r.width, in_group = row % r.width, head = r.head + in_group;
         bool there = token < r.tile.tokens && in_group < r.present && head >= 0 && head < p.heads && d < dim;
@@ -367,19 +374,19 @@ IV_DEVICE void merge_rows(const state &s, row_state &t, bool seen, float max, fl
 }
 
 template <bool TC16, iv_dtype TYPE>
-IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
-                         int split) {
-    int dim = p.head_dim;
-    size_t element = TYPE == IV_F32 ? 4 : 2, half = (size_t)BLOCK * dim * element;
+IV_DEVICE void run_split(const generic_params &p, const iv_attention_run &r, const state &s, row_state &t, int split) {
+    int dim = p.head_dim, key_dim = dim + p.turns;
+    size_t element = TYPE == IV_F32 ? 4 : 2, half = (size_t)BLOCK * key_dim * element;
+    size_t values = p.turns ? 0 : half, apart = values + half;
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) s.out[i] = 0.0f;
     if (threadIdx.x < ROWS) s.sum[threadIdx.x] = 0.0f;
     t.max = -INFINITY, t.lane = 0.0f;
     int each = IV_ATTENTION_BLOCKS_PER_SPLIT, first = max(split * each, r.tile.first_block),
         last = min(split * each + each - 1, r.tile.last_block);
     auto page_of = [&](int b) {
-        return p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * 2 * half;
+        return p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * apart;
     };
-    bool staged = TC16 && is_staged(dim);
+    bool staged = TC16 && !p.turns && is_staged(dim);
     if (staged) stage_block(s.staged, page_of(first), dim), commit_staged();
     for (int b = first; b <= last; b++) {
         const char *page = page_of(b);
@@ -391,9 +398,9 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
             if (staged)
                 scores_staged<TYPE>(s, dim);
             else
-                scores_tc16<TYPE>(s, page, dim);
+                scores_tc16<TYPE>(s, page, key_dim);
         } else
-            scores_fma32<TYPE>(s, page, dim);
+            scores_fma32<TYPE>(s, page, key_dim);
         __syncthreads();
         if (staged) {
             if (b < last) stage_block(s.staged, page_of(b + 1), dim);
@@ -408,10 +415,10 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
             if (staged)
                 values_staged<TYPE>(s, dim);
             else
-                values_tc16<TYPE>(s, page + half, dim);
+                values_tc16<TYPE>(s, page + values, dim, key_dim);
             if (threadIdx.x / 32 == THREADS / 32 - 1) sums_tc16<TYPE>(s);
         } else
-            values_fma32<TYPE>(s, page + half, dim);
+            values_fma32<TYPE>(s, page + values, dim, key_dim);
         __syncthreads();
     }
     t.sum = TC16 ? s.sum[t.row] : lanes_sum(t.lane);
@@ -466,7 +473,7 @@ IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r
 }
 
 template <bool TC16, iv_dtype TYPE>
-IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, const state &s) {
+IV_DEVICE void one_run(const generic_params &p, const iv_attention_run &r, const state &s) {
     row_state t = {};
     t.row = threadIdx.x / 16, t.part = threadIdx.x % 16;
     int token = t.row / r.width, rows = r.tile.tokens * r.width;
@@ -499,9 +506,9 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
 }
 
 template <bool TC16, iv_dtype TYPE>
-static __global__ void __launch_bounds__(THREADS) attention_kernel(const iv_attention_params p) {
+static __global__ void __launch_bounds__(THREADS) attention_kernel(const generic_params p) {
     extern __shared__ float memory[];
-    state s = carve(memory, p.head_dim);
+    state s = carve(memory, p.head_dim + p.turns, p.head_dim);
     for (int worker = blockIdx.x, n = iv_walk_workers(p); worker < n; worker += gridDim.x) {
         iv_attention_walk w = iv_walk_start(p, worker);
         iv_attention_run r;
@@ -513,22 +520,31 @@ static __global__ void __launch_bounds__(THREADS) attention_kernel(const iv_atte
 }
 
 template <bool TC16, iv_dtype TYPE>
-static int launch(const iv_gpu_attention_args *a, int workers, cudaStream_t stream) {
-    size_t bytes = shared_floats(a->shape.head_dim) * sizeof(float);
-    if (TC16 && is_staged((int)a->shape.head_dim)) bytes += 16 + 2 * staged_bytes((int)a->shape.head_dim);
+static int launch(const iv_gpu_attention_args *a, size_t turns, int workers, cudaStream_t stream) {
+    size_t bytes = shared_floats(a->shape.head_dim + turns, a->shape.head_dim) * sizeof(float);
+    if (TC16 && !turns && is_staged((int)a->shape.head_dim)) bytes += 16 + 2 * staged_bytes((int)a->shape.head_dim);
     cudaError_t failed =
         cudaFuncSetAttribute(attention_kernel<TC16, TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (failed) return failed;
-    attention_kernel<TC16, TYPE><<<workers, THREADS, bytes, stream>>>(iv_attention_params_of(a, true));
+    generic_params p = {iv_attention_params_of(a, true), (int)turns};
+    attention_kernel<TC16, TYPE><<<workers, THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
-int iv_attention_generic(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {
+int iv_latent_general(const iv_gpu_attention_args *a, size_t turns, int workers, iv_gpu_stream stream) {
     bool tc16 = a->shape.arithmetic == IV_TC16;
     switch (a->shape.type) {
-    case IV_BF16: return tc16 ? launch<true, IV_BF16>(a, workers, stream) : launch<false, IV_BF16>(a, workers, stream);
-    case IV_F16: return tc16 ? launch<true, IV_F16>(a, workers, stream) : launch<false, IV_F16>(a, workers, stream);
-    case IV_F32: return tc16 ? cudaErrorInvalidValue : launch<false, IV_F32>(a, workers, stream);
+    case IV_BF16:
+        return tc16 ? launch<true, IV_BF16>(a, turns, workers, stream)
+                    : launch<false, IV_BF16>(a, turns, workers, stream);
+    case IV_F16:
+        return tc16 ? launch<true, IV_F16>(a, turns, workers, stream)
+                    : launch<false, IV_F16>(a, turns, workers, stream);
+    case IV_F32: return tc16 ? cudaErrorInvalidValue : launch<false, IV_F32>(a, turns, workers, stream);
     default: return cudaErrorInvalidValue;
     }
+}
+
+int iv_attention_generic(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream) {
+    return iv_latent_general(a, 0, workers, stream);
 }

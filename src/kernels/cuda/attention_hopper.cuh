@@ -47,4 +47,21 @@ IV_DEVICE void iv_mbar_wait_idle(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) asm volatile("nanosleep.u32 %0;" ::"n"(40));
 }
 
+/* The CTA's j-th item: tile and KV head. The direction over the CTAs alternates, so that long and short tiles mix. */
+typedef struct iv_tall_item {
+    iv_attention_tile tile;
+    int kv_head;
+} iv_tall_item;
+
+IV_DEVICE bool iv_next_tall(const iv_attention_params &p, int j, iv_tall_item *to) {
+    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
+    int grid = gridDim.x, column = j % 2 ? grid - 1 - (int)blockIdx.x : (int)blockIdx.x, index = j * grid + column;
+    if (index >= head->tall_tiles * p.kv_heads) return false;
+    const int4 *t = (const int4 *)(p.plan + head->tall_at) + 2 * (index / p.kv_heads);
+    int4 a = __ldg(t), b = __ldg(t + 1);
+    to->tile = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
+    to->kv_head = index % p.kv_heads;
+    return true;
+}
+
 #endif

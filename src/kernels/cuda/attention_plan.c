@@ -1,5 +1,6 @@
 /* attention_plan.c: divides a step's attention among a GPU's workers. Pure host code. */
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/latent.h"
 #include "base/size.h"
 #include "base/status.h"
 
@@ -18,29 +19,37 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped &&
-                  (s->head_dim == 64 || s->head_dim == 128) && s->group <= IV_ATTENTION_TALL_ROWS;
-    g.hopper = hopper && !generic;
+    bool pairs = s->head_dim == 256 || s->capped;
+    g.tall_rows = pairs ? IV_ATTENTION_PAIR_ROWS : IV_ATTENTION_TALL_ROWS;
+    g.hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !generic && s->group <= (size_t)g.tall_rows &&
+               (s->head_dim == 64 || s->head_dim == 128 || s->head_dim == 256);
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
     g.width = (group + slices - 1) / slices;
     g.slices = (int)s->kv_heads * slices;
     g.tokens = g.rows / g.width;
-    g.tall_tokens = g.hopper ? IV_ATTENTION_TALL_ROWS / group : 0;
+    g.tall_tokens = g.hopper ? g.tall_rows / group : 0;
     g.workers_each = g.hopper ? 1 : 8;
     return g;
+}
+
+static size_t tiles_max(const iv_attention_geometry *g, size_t rows_max, size_t spans_max) {
+    size_t n = rows_max / (size_t)g->tokens + spans_max;
+    return g->tall_tokens ? n + rows_max / (size_t)g->tall_tokens + spans_max : n;
+}
+
+static size_t bytes_with(size_t tiles) {
+    return sizeof(iv_attention_plan) + IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_worker) +
+           IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_kv_split) + tiles * sizeof(iv_attention_tile);
 }
 
 size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max) {
     size_t tiles = 0;
     for (int generic = 0; generic < 2; generic++) {
         iv_attention_geometry g = iv_attention_geometry_of(s, generic);
-        size_t n = rows_max / (size_t)g.tokens + spans_max;
-        if (g.tall_tokens) n += rows_max / (size_t)g.tall_tokens + spans_max;
-        tiles = iv_size_max(tiles, n);
+        tiles = iv_size_max(tiles, tiles_max(&g, rows_max, spans_max));
     }
-    return sizeof(iv_attention_plan) + IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_worker) +
-           IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_kv_split) + tiles * sizeof(iv_attention_tile);
+    return bytes_with(tiles);
 }
 
 size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s) {
@@ -237,11 +246,10 @@ static int workers_of(const iv_attention_geometry *g, int sms) {
     return n < 1 ? 1 : n > IV_ATTENTION_WORKERS_MAX ? IV_ATTENTION_WORKERS_MAX : n;
 }
 
-size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const iv_gpu_span *spans, size_t count,
-                            int sms, void *plan, size_t bytes) {
-    iv_attention_geometry g = iv_attention_geometry_of(s, generic);
+static size_t plan_with(const iv_attention_geometry *g, const iv_gpu_attention_shape *s, const iv_gpu_span *spans,
+                        size_t count, int sms, void *plan, size_t bytes) {
     iv_attention_plan *p = plan;
-    int workers = workers_of(&g, sms);
+    int workers = workers_of(g, sms);
     size_t kv_splits_at = sizeof *p + (size_t)workers * sizeof(iv_attention_worker);
     size_t short_at = kv_splits_at + (size_t)workers * sizeof(iv_attention_kv_split);
     short_at = (short_at + 31) / 32 * 32;
@@ -249,12 +257,12 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     char *base = plan;
     iv_attention_tile *tiles = (iv_attention_tile *)(base + short_at);
     size_t capacity = (bytes - short_at) / sizeof *tiles;
-    size_t few = make_tiles(s, &g, spans, count, false, tiles, capacity);
+    size_t few = make_tiles(s, g, spans, count, false, tiles, capacity);
     if (few > capacity) return 0;
-    size_t tall = g.tall_tokens ? make_tiles(s, &g, spans, count, true, tiles + few, capacity - few) : 0;
+    size_t tall = g->tall_tokens ? make_tiles(s, g, spans, count, true, tiles + few, capacity - few) : 0;
     if (tall > capacity - few) return 0;
     qsort(tiles + few, tall, sizeof *tiles, longest_first);
-    cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
+    cutter c = {.g = g, .tiles = tiles, .tile_count = (int)few};
     memset(p, 0, kv_splits_at);
     c.workers = p->worker, c.kv_splits = (iv_attention_kv_split *)(base + kv_splits_at);
     *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
@@ -263,6 +271,12 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     if (few) divide_work(&c, workers);
     p->workers = c.worker_count, p->kv_splits = c.kv_split_count;
     return short_at + (few + tall) * sizeof *tiles;
+}
+
+size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const iv_gpu_span *spans, size_t count,
+                            int sms, void *plan, size_t bytes) {
+    iv_attention_geometry g = iv_attention_geometry_of(s, generic);
+    return plan_with(&g, s, spans, count, sms, plan, bytes);
 }
 
 size_t iv_gpu_attention_plan(const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count, int sms,
@@ -279,9 +293,86 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
     int workers = workers_of(&g, a->sms);
     if (!g.hopper) return iv_attention_generic(a, workers, stream);
     int failed = iv_attention_decode(a, workers, stream);
-    return failed || a->decode ? failed : iv_attention_prefill(a, stream);
+    if (failed || a->decode) return failed;
+    return g.tall_rows == IV_ATTENTION_PAIR_ROWS ? iv_attention_prefill_pairs(a, stream)
+                                                 : iv_attention_prefill(a, stream);
 }
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream) {
     return iv_attention_launch_as(a, false, stream);
+}
+
+/* ---- latent attention ---------------------------------------------------------------------------------------------
+ */
+
+enum { LATENT_ROWS = 32, LATENT_FEW_ROWS = 16 };
+
+static iv_latent_packing packing_of(size_t group, int rows, int width) {
+    int slices = ((int)group + width - 1) / width;
+    width = ((int)group + slices - 1) / slices;
+    return (iv_latent_packing){rows, width, slices, rows / width};
+}
+
+/* A block of keys is read for each slice of heads, so as few as possible. */
+iv_latent_packing iv_latent_short_tiles(size_t group) {
+    int rows = group <= LATENT_FEW_ROWS ? LATENT_FEW_ROWS : LATENT_ROWS;
+    return packing_of(group, rows, group < (size_t)rows ? (int)group : rows);
+}
+
+/* Of many tokens: the widest slices among those that leave the fewest rows empty. */
+iv_latent_packing iv_latent_tall_tiles(size_t group) {
+    iv_latent_packing best = packing_of(group, LATENT_ROWS, 1);
+    for (int width = 2; width <= LATENT_ROWS && width <= (int)group; width++) {
+        iv_latent_packing one = packing_of(group, LATENT_ROWS, width);
+        if (one.tokens * best.slices >= best.tokens * one.slices) best = one;
+    }
+    return best;
+}
+
+bool iv_latent_fits_tiles(const iv_gpu_attention_shape *s, size_t turns) {
+    return s->arithmetic == IV_TC16 && s->type != IV_F32 && turns == 64 && (s->head_dim == 512 || s->head_dim == 256);
+}
+
+static iv_attention_geometry latent_geometry(const iv_gpu_attention_shape *s, size_t turns, bool general) {
+    if (general || !iv_latent_fits_tiles(s, turns)) return iv_attention_geometry_of(s, true);
+    iv_latent_packing few = iv_latent_short_tiles(s->group);
+    return (iv_attention_geometry){.hopper = true,
+                                   .rows = few.rows,
+                                   .width = few.width,
+                                   .slices = few.slices,
+                                   .tokens = few.tokens,
+                                   .tall_tokens = iv_latent_tall_tiles(s->group).tokens,
+                                   .workers_each = 1};
+}
+
+size_t iv_gpu_latent_plan_bytes(const iv_gpu_attention_shape *s, size_t turns, size_t rows_max, size_t spans_max) {
+    size_t tiles = 0;
+    for (int general = 0; general < 2; general++) {
+        iv_attention_geometry g = latent_geometry(s, turns, general);
+        tiles = iv_size_max(tiles, tiles_max(&g, rows_max, spans_max));
+    }
+    return bytes_with(tiles);
+}
+
+size_t iv_latent_plan_as(const iv_gpu_attention_shape *s, size_t turns, bool general, const iv_gpu_span *spans,
+                         size_t count, int sms, void *plan, size_t bytes) {
+    iv_attention_geometry g = latent_geometry(s, turns, general);
+    return plan_with(&g, s, spans, count, sms, plan, bytes);
+}
+
+size_t iv_gpu_latent_plan(const iv_gpu_attention_shape *s, size_t turns, const iv_gpu_span *spans, size_t count,
+                          int sms, void *plan, size_t bytes) {
+    return iv_latent_plan_as(s, turns, false, spans, count, sms, plan, bytes);
+}
+
+int iv_latent_attention_as(const iv_gpu_attention_args *a, size_t turns, bool general, iv_gpu_stream stream) {
+    iv_attention_geometry g = latent_geometry(&a->shape, turns, general);
+    IV_ASSERT(a->shape.kv_heads == 1 && a->shape.group_first == 0 && a->shape.heads <= a->shape.group);
+    IV_ASSERT(turns % 2 == 0 && a->shape.head_dim + turns <= IV_GPU_LATENT_MAX);
+    int workers = workers_of(&g, a->sms);
+    return g.hopper ? iv_latent_tiles(a, turns, workers, stream) : iv_latent_general(a, turns, workers, stream);
+}
+
+int iv_gpu_latent_attention(const iv_gpu_attention_args *a, size_t turns, iv_gpu_stream stream) {
+    return iv_latent_attention_as(a, turns, false, stream);
 }

@@ -28,11 +28,13 @@ typedef struct iv_attention_geometry {
     int width;        /* packed heads of a token: a slice of the group */
     int slices;       /* of all KV heads */
     int tokens;       /* of a short tile */
+    int tall_rows;    /* maximum packed rows of a tall tile */
     int tall_tokens;  /* of a tall tile; 0: no tall tiles */
     int workers_each; /* resident workers per multiprocessor */
 } iv_attention_geometry;
 
-enum { IV_ATTENTION_TALL_ROWS = 192 };
+/* Of tall tiles: of kernels on wgmma; of those on mma.sync, for wide heads and for caps. */
+enum { IV_ATTENTION_TALL_ROWS = 192, IV_ATTENTION_PAIR_ROWS = 64 };
 
 typedef struct iv_attention_tile {
     int32_t first_row, tokens, position, table;
@@ -74,6 +76,7 @@ int iv_attention_launch_as(const iv_gpu_attention_args *a, bool generic, iv_gpu_
 int iv_attention_generic(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream);
 int iv_attention_decode(const iv_gpu_attention_args *a, int workers, iv_gpu_stream stream);
 int iv_attention_prefill(const iv_gpu_attention_args *a, iv_gpu_stream stream);
+int iv_attention_prefill_pairs(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* The scratch: a counter for each shared slice, then the packed rows: output, maximum, sum. The Hopper kernel needs
  * all of it zeroed (see attention_decode.cuh), the generic one only the counters. */

@@ -40,23 +40,6 @@ typedef struct buffers { /* in shared memory */
     shared_state *s;
 } buffers;
 
-/* The CTA's j-th item: tile and KV head. The direction over the CTAs alternates, so that long and short tiles mix. */
-typedef struct item {
-    iv_attention_tile tile;
-    int kv_head;
-} item;
-
-IV_DEVICE bool next_item(const iv_attention_params &p, int j, item *to) {
-    const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    int grid = gridDim.x, column = j % 2 ? grid - 1 - (int)blockIdx.x : (int)blockIdx.x, index = j * grid + column;
-    if (index >= head->tall_tiles * p.kv_heads) return false;
-    const int4 *t = (const int4 *)(p.plan + head->tall_at) + 2 * (index / p.kv_heads);
-    int4 a = __ldg(t), b = __ldg(t + 1);
-    to->tile = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
-    to->kv_head = index % p.kv_heads;
-    return true;
-}
-
 /* A stage of a ring and the parity of its fill. */
 template <int STAGES> struct stage {
     uint32_t at, phase;
@@ -90,7 +73,7 @@ template <int DIM> struct producer {
         n.next();
     }
 
-    __device__ __forceinline__ void load_queries(const item &i, int j) {
+    __device__ __forceinline__ void load_queries(const iv_tall_item &i, int j) {
         int buffer = j % z::QUERIES;
         uint32_t bar = iv_shared(&at.s->q_full[buffer]);
         iv_mbar_wait_idle(iv_shared(&at.s->q_empty[buffer]), (j / z::QUERIES & 1) ^ 1);
@@ -101,8 +84,8 @@ template <int DIM> struct producer {
     }
 
     __device__ __forceinline__ void run(void) {
-        item i;
-        for (int j = 0; next_item(p, j, &i); j++) {
+        iv_tall_item i;
+        for (int j = 0; iv_next_tall(p, j, &i); j++) {
             if (lane == 0) load_queries(i, j);
             int last = i.tile.last_block;
             uint32_t page = 0; /* of 32 blocks, one per thread */
@@ -241,7 +224,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void write_out(const item &it) {
+    __device__ __forceinline__ void write_out(const iv_tall_item &it) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = row_of(h), token = row / p.group, in_group = row - token * p.group;
@@ -264,7 +247,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ void begin(const item &it) {
+    __device__ __forceinline__ void begin(const iv_tall_item &it) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int token = row_of(h) / p.group;
@@ -301,7 +284,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     __device__ __forceinline__ uint32_t keys(void) { return keys_word(at.k) + k.at * (z::STAGE >> 4); }
     __device__ __forceinline__ uint32_t values(void) { return values_word(at.v) + v.at * (z::STAGE >> 4); }
 
-    __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase) {
+    __device__ __forceinline__ void run(const iv_tall_item &it, int buffer, uint32_t phase) {
         int first = it.tile.first_block, last = it.tile.last_block;
         int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that some row does not see entirely */
         int seen_from = (iv_attention_low(it.tile.position + it.tile.tokens - 1, p.window) + BLOCK - 1) / BLOCK;
@@ -401,8 +384,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         iv_registers_take<GROUPS == 3 ? 160 : 240>();
         consumer<DIM, TYPE> c = {p, at, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4};
-        item i;
-        for (int j = 0; next_item(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
+        iv_tall_item i;
+        for (int j = 0; iv_next_tall(p, j, &i); j++) c.run(i, j % z::QUERIES, j / z::QUERIES & 1);
     }
 }
 

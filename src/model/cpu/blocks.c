@@ -6,6 +6,7 @@
 #include "model/cpu/latent.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/norms.h"
+#include "model/cpu/part_scales.h"
 #include "model/cpu/product.h"
 #include "model/cpu/tp_logits.h"
 #include "model/cpu/whole_norm.h"
@@ -22,6 +23,7 @@ typedef struct job { /* what a parallel task sees */
     const iv_attention_span *spans;
     unsigned char *kv;
     const float *x, *weight; /* of the norm at work; weight NULL: x is only rounded */
+    float scale;             /* of a block's output */
 } job;
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
@@ -71,13 +73,11 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
 /* ---- the ends of the two blocks ---------------------------------------------------------------------------- */
 
 /* Is a block's output added to x as it is? */
-static bool adds_plainly(const iv_cpu_model *s, const float *post_norm) {
-    return !post_norm && s->model->scales.residual == 1.0f;
-}
+static bool adds_plainly(const float *post_norm, float scale) { return !post_norm && scale == 1.0f; }
 
 /* Where a block's output is added: to x, or to zeros if it is normed or scaled first. kept: of the tape, or NULL. */
-static float *block_output(iv_cpu_model *s, const float *post_norm, float *kept) {
-    if (adds_plainly(s, post_norm)) return s->x;
+static float *block_output(iv_cpu_model *s, const float *post_norm, float scale, float *kept) {
+    if (adds_plainly(post_norm, scale)) return s->x;
     float *y = kept ? kept : s->block;
     memset(y, 0, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *y);
     return y;
@@ -94,13 +94,13 @@ static void add_block_row(void *context, size_t row, size_t worker) {
         k->rmsnorm(y, j->weight, (float)j->s->model->config.rms_norm_eps, hidden, IV_F32, normed);
         y = normed;
     }
-    k->add_scaled(j->s->x + row * hidden, y, j->s->model->scales.residual, hidden);
+    k->add_scaled(j->s->x + row * hidden, y, j->scale, hidden);
 }
 
 /* x += the scaled norm of y, unless the block was added to x. */
-static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
-    if (adds_plainly(s, post_norm)) return;
-    job j = {.s = s, .x = y, .weight = post_norm};
+static void add_block(iv_cpu_model *s, const float *post_norm, float scale, const float *y) {
+    if (adds_plainly(post_norm, scale)) return;
+    job j = {.s = s, .x = y, .weight = post_norm, .scale = scale};
     iv_pool_run(s->compute.pool, s->batch->tokens, add_block_row, &j);
 }
 
@@ -124,7 +124,9 @@ static void open_slot(iv_cpu_model *s, size_t layer) {
     s->q = t->q, s->attended = t->attended;
     s->latent = (iv_cpu_latent){t->latent.low, t->latent.still, t->latent.rows};
     s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
-    memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
+    size_t bytes = s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x;
+    memcpy(t->x, s->x, bytes);
+    if (s->model->layers[layer].config->mixer == IV_MIXER_NONE) memcpy(t->x_mlp, s->x, bytes);
 }
 
 static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
@@ -143,6 +145,7 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
                                          .out = s->wide,
                                          .out_stride = iv_cpu_mixer_row(s->model, l)},
                        (iv_product_rows){0});
+    iv_cpu_scale_parts(&s->compute, s->model, l, s->wide, iv_cpu_mixer_row(s->model, l), s->batch->tokens);
     return IV_OK;
 }
 
@@ -286,7 +289,8 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     bool attends = l->config->mixer == IV_MIXER_ATTENTION;
     size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
     iv_tp_mixer_columns(&m->tp, &m->config, m->rank, layer, &first, &n);
-    float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
+    float scale = iv_mixer_scale(m, l);
+    float *y = block_output(s, l->attention_post_norm, scale, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(iv_cpu_row_product(
         s, iv_site(m, l, IV_SITE_OUT, 0),
         &(iv_row_parallel_args){.cuts = attends ? iv_tp_out(&m->tp, l->config->wide) : &m->tp.mixer_out,
@@ -302,7 +306,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
-    add_block(s, l->attention_post_norm, y);
+    add_block(s, l->attention_post_norm, scale, y);
     if (s->tape) memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
     return norm(b, next, err);
 }
@@ -316,9 +320,9 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_mlp_part part = iv_cpu_dense_part(s, l);
     iv_cpu_mlp_act(s, &part);
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
-    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
+    float *y = block_output(s, l->mlp_post_norm, m->scales.mlp_out, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(iv_cpu_mlp_down(s, &part, y, err));
-    add_block(s, l->mlp_post_norm, y);
+    add_block(s, l->mlp_post_norm, m->scales.mlp_out, y);
     scale_stream(s, l);
     return norm(b, next, err);
 }
@@ -326,11 +330,12 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
-    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
+    float scale = s->model->scales.mlp_out;
+    float *y = block_output(s, l->mlp_post_norm, scale, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(l->experts_norm ? iv_cpu_normed_experts(s, l, s->tape ? s->tape->now->x_mlp : s->x, y, err)
                            : iv_cpu_experts(s, l, s->batch->tokens, y, err));
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
-    add_block(s, l->mlp_post_norm, y);
+    add_block(s, l->mlp_post_norm, scale, y);
     scale_stream(s, l);
     return norm(b, next, err);
 }

@@ -75,6 +75,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         s->latent.still = iv_carve(v, t * w.still, width);
         s->latent.rows = iv_carve(v, t * w.rows, width);
     }
+    if (c->scan_norm != IV_SCAN_NORM_NONE) s->scan_sums = iv_carve(v, t * d->value_heads, sizeof(float));
     if (d->channels) {
         s->delta_inputs = iv_carve(v, t * d->channels, width);
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);

@@ -20,6 +20,11 @@ typedef struct iv_cpu_latent {
     void *rows;  /* [tokens][the rank's heads][kv_rank]: of attention */
 } iv_cpu_latent;
 
+/* Inputs of products, for a calibration: `rows` rows of w->k elements of the model's type. */
+typedef struct iv_cpu_watch {
+    void (*see)(struct iv_cpu_watch *w, const iv_matrix *matrix, const void *x, size_t stride, size_t rows);
+} iv_cpu_watch;
+
 /* Memory for steps of up to tokens_max tokens, allocated once, and the step that is running. */
 typedef struct iv_cpu_model {
     iv_backend backend; /* first */
@@ -38,15 +43,16 @@ typedef struct iv_cpu_model {
     void *q, *attended; /* [tokens][the rank's heads * head_dim] in dtype; with latent attention q has kv_rank and
                          * rope_dim a head, attended value_dim */
     iv_cpu_latent latent;
-    void *delta_inputs;    /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
-    void *delta_qk;        /* [tokens][2 * keys] in dtype */
-    void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
-    void *act_memory;      /* where act is unless a tape holds it */
-    uint32_t *magnitudes;  /* [tokens]: of the rows of a row-parallel int8 layer; NULL with one rank */
-    float *head_sums;      /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
-    float *head_means;     /* [tokens][2] */
-    float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
-    int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
+    void *delta_inputs;   /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
+    void *delta_qk;       /* [tokens][2 * keys] in dtype */
+    float *scan_sums;     /* [tokens][the rank's heads]: of norms of scans, and then their factors; NULL without them */
+    void *act;            /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
+    void *act_memory;     /* where act is unless a tape holds it */
+    uint32_t *magnitudes; /* [tokens]: of the rows of a row-parallel int8 layer; NULL with one rank */
+    float *head_sums;     /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
+    float *head_means;    /* [tokens][2] */
+    float *router_logits; /* [tokens][experts, and one for the shared expert's gate] */
+    int32_t *expert_ids;  /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */
     float *terms;          /* [tokens][experts_per_token][hidden] */
     void *gathered;        /* [tokens][hidden] in dtype */
@@ -57,6 +63,7 @@ typedef struct iv_cpu_model {
     size_t part_bytes;
     int part;
     struct iv_cpu_adapted *adapted; /* memory for rows with adapters (product.h); NULL: none may come */
+    iv_cpu_watch *watch;            /* sees the inputs of a layer's products, on one rank; NULL: none does */
     /* The step. */
     const iv_batch *batch;
     iv_tape *tape;                  /* of a pass that will run backward; else NULL */

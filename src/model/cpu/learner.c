@@ -301,6 +301,9 @@ static iv_status mixer_cuts_make(iv_cpu_learner *l, iv_error *err) {
 
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     iv_learner_leaves leaves;
+    if (iv_config_mixers(&l->model->config, IV_MIXER_SCAN))
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training has no selective scans (Mamba-2) yet",
+                       l->model->config.model_type);
     IV_TRY(iv_learner_divide(l->model, &leaves, err));
     l->qkv_leaves[0] = leaves.qkv, l->qkv_leaves[1] = leaves.wide_qkv, l->up_leaves = leaves.up,
     l->shared_leaves = leaves.shared, l->head_leaves = leaves.head, l->mixer_leaves = leaves.mixer;

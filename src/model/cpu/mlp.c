@@ -16,6 +16,7 @@ iv_mlp_part iv_cpu_dense_part(iv_cpu_model *s, const iv_layer *l) {
                          .up_site = iv_site(s->model, l, IV_SITE_UP, 0),
                          .down_site = iv_site(s->model, l, IV_SITE_DOWN, 0),
                          .activation = iv_layer_activation(l, l->experts),
+                         .gate_scale = s->model->scales.gate,
                          .gate = t ? t->gate : NULL,
                          .up = t ? t->up : NULL,
                          .act = s->act};
@@ -29,6 +30,7 @@ iv_mlp_part iv_cpu_shared_part(iv_cpu_model *s, const iv_layer *l) {
                          .up_site = iv_site(s->model, l, IV_SITE_SHARED_UP, 0),
                          .down_site = iv_site(s->model, l, IV_SITE_SHARED_DOWN, 0),
                          .activation = iv_layer_activation(l, &l->shared),
+                         .gate_scale = 1.0f,
                          .gate = t ? t->shared_gate : NULL,
                          .up = t ? t->shared_up : NULL,
                          .act = t ? t->shared_act : s->act,
@@ -55,6 +57,7 @@ static void act_row(void *context, size_t row, size_t worker) {
     void *act = (char *)j->p->act + at;
     float *scaled = j->s->wide + row * iv_activation_inputs(&j->p->activation) * j->n;
     bool scales = j->p->scales != NULL;
+    if (j->p->gate_scale != 1.0f) k->scale(scaled, j->n, j->p->gate_scale);
     iv_cpu_activate(j->s, &j->p->activation, j->s->wide, row, j->n, scales ? IV_F32 : type, scales ? scaled : act,
                     j->p->gate ? (char *)j->p->gate + at : NULL, j->p->up ? (char *)j->p->up + at : NULL);
     if (!scales) return;

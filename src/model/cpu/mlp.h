@@ -9,6 +9,7 @@ typedef struct iv_mlp_part {
     const iv_mlp *w;
     const iv_row_cuts *cuts; /* of down's inputs */
     iv_activation activation;
+    float gate_scale;          /* of the gate before it */
     size_t up_site, down_site; /* of adapters */
     void *gate, *up;           /* of the tape, or NULL */
     void *act;

@@ -227,6 +227,7 @@ static void end_row(void *context, size_t row, size_t worker) {
 }
 
 void iv_cpu_product(iv_cpu_model *s, size_t site, const iv_linear_args *a, iv_product_rows rows) {
+    if (s->watch) s->watch->see(s->watch, a->weight, a->x, a->x_stride, a->rows);
     if (!adapts(s, site)) {
         s->compute.kernels->linear(&s->compute, a);
         return;
@@ -314,6 +315,7 @@ static iv_status inner_sums(iv_cpu_model *s, size_t site, const iv_row_parallel_
 }
 
 iv_status iv_cpu_row_product(iv_cpu_model *s, size_t site, const iv_row_parallel_args *a, iv_error *err) {
+    if (s->watch) s->watch->see(s->watch, a->nodes, a->x, a->x_stride, a->rows);
     if (s->model->terms && s->model->tp.ranks > 1) return iv_int8_row_parallel(s, a, err);
     if (!adapts(s, site)) return iv_row_parallel(s, a, err);
     const memory *m = s->adapted;

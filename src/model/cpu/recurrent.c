@@ -1,7 +1,7 @@
 /* recurrent.c: layers with a state on the CPU: spans with the slots and tails of the step, rows and key heads over
  * threads. */
 #include "base/size.h"
-#include "model/cpu/cpu_model.h"
+#include "model/cpu/scan.h"
 #include "numerics/delta.h"
 
 typedef struct job {
@@ -13,7 +13,7 @@ typedef struct job {
 
 _Static_assert((int)IV_STATE_WRITES_MAX <= (int)IV_DELTA_WRITES_MAX, "a span takes all writes of a step");
 
-/* A sequence of a learner: all of it, without a slot or a tail. */
+/* A sequence of a learner or a calibration: all of it, without a slot or a tail. */
 static iv_delta_span whole_span(const iv_attention_span *spans, size_t i) {
     iv_delta_span s = {.first_row = spans[i].first_row, .rows = spans[i].rows};
     for (size_t before = 0; before < i; before++) s.border += (spans[before].rows - 1) / IV_DELTA_BLOCK;
@@ -57,7 +57,9 @@ static void mix_row(void *context, size_t row, size_t worker) {
     size_t i = 0;
     while (row >= spans[i].first_row + spans[i].rows) i++;
     iv_delta_span s = span_at(j, i);
-    if (!iv_delta_mix(&j->s->compute, &j->a, &s, row - s.first_row)) iv_cpu_note_bad_span(j->s, i);
+    bool (*mix)(const iv_compute *, const iv_delta_args *, const iv_delta_span *, size_t) =
+        j->a.scan ? iv_scan_mix : iv_delta_mix;
+    if (!mix(&j->s->compute, &j->a, &s, row - s.first_row)) iv_cpu_note_bad_span(j->s, i);
 }
 
 static void span_head(void *context, size_t index, size_t worker) {
@@ -111,18 +113,19 @@ static void run_delta(job *j) {
     if (batch->states) iv_pool_run(pool, batch->span_count, open_span, j);
     iv_pool_run(pool, batch->tokens, mix_row, j);
     iv_pool_run(pool, batch->span_count * j->a.layout->key_heads, span_head, j);
-    iv_pool_run(pool, batch->tokens, norm_row, j);
+    if (!j->a.scan) iv_pool_run(pool, batch->tokens, norm_row, j);
 }
 
 iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_model *s = (iv_cpu_model *)(void *)b;
     const iv_model *m = s->model;
     const iv_batch *batch = s->batch;
     const iv_delta_weights *w = &m->layers[layer].delta;
-    if (!m->delta_layout.channels) return IV_OK;
+    iv_mixer_kind mixer = m->layers[layer].config->mixer;
+    if (!m->delta_layout.channels && mixer != IV_MIXER_SCAN) return IV_OK;
+    iv_scan_args scan = iv_cpu_scan_args(m, &m->layers[layer]);
     const iv_tape_layer *tape = s->tape ? s->tape->now : NULL;
-    IV_ASSERT(batch->states ? batch->slots != NULL : s->learner != NULL);
+    IV_ASSERT(batch->states ? batch->slots != NULL : s->learner || s->watch);
     job j = {.s = s,
              .a = {.layout = &m->delta_layout,
                    .conv = w->conv,
@@ -134,16 +137,17 @@ iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
                    .inputs = tape ? tape->delta_inputs : s->delta_inputs,
                    .qk = tape ? tape->delta_qk : s->delta_qk,
                    .out = s->attended,
-                   .kept = tape ? &tape->delta : NULL},
+                   .kept = tape ? &tape->delta : NULL,
+                   .scan = mixer == IV_MIXER_SCAN ? &scan : NULL},
              .slot_bytes = m->state_layout.bytes,
              .tail_bytes = m->state_layout.tail_bytes};
     if (batch->states) {
         j.slots = batch->slots + m->state_place[layer] * batch->slots_layer_bytes;
         j.tails = j.slots + batch->tails_at;
     }
-    if (m->layers[layer].config->mixer == IV_MIXER_DELTA)
-        run_delta(&j);
-    else
+    if (mixer == IV_MIXER_CONV)
         run_conv(&j);
-    return IV_OK;
+    else if (m->delta_layout.channels)
+        run_delta(&j);
+    return mixer == IV_MIXER_SCAN ? iv_cpu_scan_norm(s, &j.a, err) : IV_OK;
 }

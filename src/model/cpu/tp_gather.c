@@ -30,6 +30,7 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
     size_t sums; /* of norms over all heads */
     size_t of_row = iv_size_max(shard->heads + shard->kv_heads, (size_t)m->config.linear_value_dim); /* gated norms' */
+    of_row = iv_size_max(of_row, shard->linear_values);                                              /* of scans */
     if (!iv_size_mul(s->tokens_max, of_row, &sums)) return false;
     return iv_size_mul(iv_tp_logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
            iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&

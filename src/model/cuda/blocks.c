@@ -2,7 +2,7 @@
  * launch where that saves a pass over memory: bias, residual and SwiGLU are epilogues, the all-reduce of an engine's
  * ranks norms its result. With a tape, values that the backward pass needs stay in the layer's slot. */
 #include "base/size.h"
-#include "model/cuda/pass.h"
+#include "model/cuda/adapters.h"
 
 static gpu_pass *self(iv_backend *b) { return (gpu_pass *)(void *)b; }
 
@@ -10,7 +10,9 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     const gpu_pass *p = self(b);
     gpu_forward *f = p->f;
     iv_gpu_matrix w = iv_gpu_matrix_of(&f->embedding);
+    const gpu_site *adapted = iv_gpu_site(p, iv_site_embedding(p->m));
     IV_TRY(iv_gpu_launched(f, cudaMemsetAsync(f->bad, 0xff, sizeof *f->bad, f->stream), "clearing", err));
+    if (adapted) return iv_gpu_adapted_embed(p, adapted, err);
     return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream),
                            "embedding", err);
 }
@@ -49,6 +51,10 @@ static float *slot_after_attention(const gpu_pass *p, size_t layer) {
     return iv_gpu_keeps_mlp(p->f) ? p->f->now->x_mlp : slot_after(p, layer);
 }
 
+static size_t site_of(const gpu_pass *p, size_t layer, iv_site_kind kind) {
+    return iv_site(p->m, &p->m->layers[layer], kind, 0);
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
 static const iv_tp_shard *shard_of(const gpu_pass *p) { return &p->m->tp.shard[p->m->rank]; }
@@ -63,7 +69,7 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
         iv_gpu_linear_args a = iv_gpu_layer_args(&p, w, iv_gpu_rows_at(&p, f->normed, p.stride), p.stride);
         a.bias = f->layers[layer].qkv_bias, a.out = f->wide + p.first * w->n, a.out_stride = w->n;
         IV_TRY(iv_gpu_after_allreduce(&p, err));
-        IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "qkv", err));
+        IV_TRY(iv_gpu_product(&p, site_of(&p, layer, IV_SITE_QKV), false, &a, "qkv", err));
     }
     return IV_OK;
 }
@@ -74,6 +80,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     const layer_vectors *v = &f->layers[layer];
     bool keeps = iv_gpu_keeps_attention(f);
     if (!shard_of(p)->heads) return IV_OK;
+    if (p->m->config.kv_rank) return iv_gpu_latent_inputs(p, layer, err);
     if (p->m->config.qk_norm_whole) {
         int code =
             iv_gpu_head_factors(f->wide, p->rows, shard_of(p)->heads, shard_of(p)->kv_heads,
@@ -125,6 +132,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
         .sms = f->sms,
         .rows = p->rows,
     };
+    if (p->m->config.kv_rank) return iv_gpu_latent_attend(p, layer, &a, err);
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
     size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim, row = p->m->layers[layer].qkv.n;
     if (p->m->layers[layer].config->attention_gate) {
@@ -147,6 +155,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                             .x = f->now->attended,
                             .x_stride = n,
                             .x_first = first,
+                            .site = site_of(all, layer, IV_SITE_OUT),
                             .to = slot_after_attention(all, layer),
                             .post_norm = f->layers[layer].attention_post_norm,
                             .y = block_y(all, IV_NORM_ATTENTION),
@@ -172,8 +181,8 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     a.bias = f->layers[layer].gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
     const iv_activation activation = iv_layer_activation(&p->m->layers[layer], p->m->layers[layer].experts);
-    IV_TRY(iv_gpu_gate_up(p, &activation, &a, w, p->rows, iv_gpu_rows_at(p, f->now->act, stride), stride,
-                          (iv_gpu_row_scales){0}, NULL, err));
+    IV_TRY(iv_gpu_gate_up(p, site_of(p, layer, IV_SITE_UP), &activation, &a, w, p->rows,
+                          iv_gpu_rows_at(p, f->now->act, stride), stride, (iv_gpu_row_scales){0}, NULL, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
     return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }
@@ -188,6 +197,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                              .x = f->now->act,
                              .x_stride = stride,
                              .x_first = all->m->tp.down.of[all->m->rank].first,
+                             .site = site_of(all, layer, IV_SITE_DOWN),
                              .to = slot_after(all, layer),
                              .post_norm = f->layers[layer].mlp_post_norm,
                              .y = block_y(all, IV_NORM_MLP),

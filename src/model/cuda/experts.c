@@ -2,17 +2,19 @@
  */
 #include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/learn.h"
-#include "model/cuda/pass.h"
+#include "model/cuda/adapters.h"
 
 /* Average rows of an expert from which its rows are packed before they are multiplied. */
 enum { PACKED_ROWS = 16 };
 
 /* SwiGLU is the epilogue if the matrix interleaves gate and up, and writes what a tape keeps; otherwise, and for other
  * activations, a launch of its own. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
-                         size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
+iv_status iv_gpu_gate_up(const gpu_pass *p, size_t site, const iv_activation *activation, iv_gpu_linear_args *a,
+                         const iv_matrix *w, size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
                          const iv_gpu_expert_bias_args *bias, iv_error *err) {
     gpu_forward *f = p->f;
+    const gpu_site *adapted = iv_gpu_site(p, site);
+    if (adapted) return iv_gpu_adapted_gate_up(p, adapted, activation, a, w, rows_out, act, stride, scales, bias, err);
     size_t n = w->n / iv_activation_inputs(activation);
     const gpu_values *kept = iv_gpu_keeps_mlp(f) ? f->now : NULL;
     iv_gpu_linear_args fused = *a;
@@ -90,16 +92,22 @@ static iv_status run_experts(const gpu_pass *p, size_t layer, iv_gpu_groups *gro
     a.w.expert_bytes = apart, a.groups = groups;
     IV_TRY(pack_rows(p, groups, &a, err));
     iv_gpu_expert_bias_args bias = up_biases(p, layer, groups, ids);
-    IV_TRY(iv_gpu_gate_up(p, &l->config->activation, &a, &first->gate_up, entries, f->now->act, stride,
-                          (iv_gpu_row_scales){0}, biased ? &bias : NULL, err));
+    IV_TRY(iv_gpu_gate_up(p, iv_site(p->m, l, IV_SITE_UP, 0), &l->config->activation, &a, &first->gate_up, entries,
+                          f->now->act, stride, (iv_gpu_row_scales){0}, biased ? &bias : NULL, err));
     if (f->tape && f->tape->recomputing) return IV_OK;
     a = iv_gpu_layer_args(p, first->down, f->now->act, stride);
     iv_gpu_groups plain = *groups;
-    if (biased || p->m->config.router_scales_inputs) plain.weights = f->ones;
+    const size_t site = iv_site(p->m, l, IV_SITE_DOWN, 0);
+    bool scaled = p->m->config.router_scales_inputs, adapted = iv_gpu_site(p, site) != NULL;
+    if (adapted) IV_TRY(iv_gpu_launched(f, iv_gpu_fill(f->ones, entries, 1.0f, f->stream), "weights of one", err));
+    if (biased || scaled || adapted) plain.weights = f->ones;
     a.w.expert_bytes = apart, a.groups = &plain, a.weighted = true;
     a.out = f->terms, a.out_stride = p->hidden;
-    IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "experts' down", err));
-    return biased ? add_down_biases(p, layer, bias, err) : IV_OK;
+    IV_TRY(iv_gpu_product(p, site, false, &a, "experts' down", err));
+    if (biased) return add_down_biases(p, layer, bias, err);
+    if (!adapted || scaled) return IV_OK;
+    return iv_gpu_launched(f, iv_gpu_weigh_terms(groups, entries, groups->weights, f->terms, p->hidden, f->stream),
+                           "weights", err);
 }
 
 static iv_status route(const gpu_pass *p, size_t layer, int32_t *ids, iv_error *err) {
@@ -108,7 +116,7 @@ static iv_status route(const gpu_pass *p, size_t layer, int32_t *ids, iv_error *
     size_t k = (size_t)c->experts_per_token;
     iv_gpu_linear_args a = iv_gpu_layer_args(p, &f->routers[layer], f->normed, p->stride);
     a.bias = f->layers[layer].router_bias, a.out = f->now->router_logits, a.out_stride = f->routers[layer].n;
-    IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "router", err));
+    IV_TRY(iv_gpu_product(p, iv_site(p->m, &p->m->layers[layer], IV_SITE_ROUTER, 0), false, &a, "router", err));
     iv_gpu_route_args routes = {.router = iv_config_router(c),
                                 .logits = f->now->router_logits,
                                 .stride = f->routers[layer].n,
@@ -156,16 +164,19 @@ iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err) {
     iv_gpu_row_scales scales = {c->shared_gate ? f->now->router_logits + c->experts : NULL, f->routers[layer].n};
     if (cut->k) {
         iv_gpu_linear_args a = iv_gpu_layer_args(&whole, &l->shared.gate_up, f->normed, p->stride);
-        IV_TRY(iv_gpu_gate_up(&whole, &l->config->activation, &a, &l->shared.gate_up, p->rows, f->now->act, stride,
-                              scales, NULL, err));
+        IV_TRY(iv_gpu_gate_up(&whole, iv_site(p->m, l, IV_SITE_SHARED_UP, 0), &l->config->activation, &a,
+                              &l->shared.gate_up, p->rows, f->now->act, stride, scales, NULL, err));
     }
     gpu_row_parallel down = {.cuts = &p->m->tp.shared,
                              .nodes = l->shared.down,
                              .x = f->now->act,
                              .x_stride = stride,
                              .x_first = cut->first,
+                             .site = iv_site(p->m, l, IV_SITE_SHARED_DOWN, 0),
                              .to = f->x,
                              .whole = true,
                              .second = true};
-    return f->transport.row_parallel(&whole, &down, err);
+    const gpu_site *adapted = iv_gpu_site(&whole, down.site);
+    return adapted ? iv_gpu_adapted_row_parallel(&whole, adapted, &down, err)
+                   : f->transport.row_parallel(&whole, &down, err);
 }

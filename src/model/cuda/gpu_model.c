@@ -1,6 +1,7 @@
 /* gpu_model.c: opening and closing: memory, vectors, and the ranks' copies of common matrices. */
 #include "model/cuda/state.h"
 #include "base/size.h"
+#include "kernels/cuda/latent.h"
 #include "model/cuda/processes.h"
 #include "model/kv_layouts.h"
 #include "model/state_layouts.h"
@@ -14,11 +15,17 @@ static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->value_norm) return "norm of values";
     if (c->layer_scalars) return "scalars of layers";
     if (iv_config_has_wide(c)) return "heads of two sizes";
+    if (iv_config_mixers(c, IV_MIXER_SCAN)) return "selective scans (Mamba-2)";
+    if (iv_config_mixers(c, IV_MIXER_NONE) || iv_config_has_mlp(c, IV_MLP_NONE)) return "layers of one block";
     return NULL;
 }
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    IV_TRY(iv_config_check_no_latent(c, "device cuda", err));
+    if (c->kv_rank + c->rope_dim > IV_GPU_LATENT_MAX)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "kv_lora_rank and qk_rope_head_dim: device cuda takes at most %d together, found %lld (device "
+                       "cpu takes more)",
+                       IV_GPU_LATENT_MAX, (long long)(c->kv_rank + c->rope_dim));
     const char *missing = missing_on_gpus(c);
     if (missing)
         return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
@@ -41,12 +48,27 @@ static bool size_inputs(iv_gpu_model *g) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
         if (!shape.heads) continue;
-        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
+        plan = iv_size_max(plan, iv_gpu_plan_bytes_of(m, &shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
-    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups, g->has_states).end +
-                         2 * ((plan + 127) / 64 * 64) + 256;
+    g->inputs_capacity =
+        iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), iv_gpu_slice(g), g->groups, g->has_states, g->o.adapters > 0)
+            .end +
+        2 * ((plan + 127) / 64 * 64) + 256;
     return true;
+}
+
+/* Of adapters of the largest rank, of attention and of MLPs without experts. */
+static size_t adapter_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o) {
+    size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->heads * c->head_dim), elements = 0, bytes;
+    for (int64_t i = 0; i < c->layers; i++) {
+        size_t wide =
+            c->layer[i].mlp == IV_MLP_EXPERTS ? (size_t)c->shared_intermediate_size : (size_t)c->intermediate_size;
+        elements += 7 * hidden + 4 * heads + 3 * wide; /* q, k, v and out; gate, up and down */
+    }
+    bool fits = iv_size_mul(elements, iv_padded_k(o->adapter_rank) * iv_dtype_bytes(type), &bytes) &&
+                iv_size_mul(bytes, o->adapters_loaded, &bytes);
+    return fits ? bytes : SIZE_MAX;
 }
 
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
@@ -64,6 +86,7 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
+    if (!iv_size_add(bytes, adapter_bytes(c, type, o), &bytes)) return SIZE_MAX;
     size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
@@ -125,7 +148,7 @@ static void gather_delta(const iv_model *m, const iv_layer *l, gathering *v, lay
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
-           pairs = m->rope_positions * dim / 2;
+           pairs = m->rope_positions * (m->config.kv_rank ? (size_t)m->config.rope_dim : dim) / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
     const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
@@ -148,6 +171,8 @@ static void gather_all(gpu_rank *r, gathering *v) {
         bool whole = m->config.qk_norm_whole;
         to->q_norm = gather(v, l->q_norm, whole ? s->heads * dim : dim);
         to->k_norm = gather(v, l->k_norm, whole ? s->kv_heads * dim : dim);
+        to->latent_q_norm = gather(v, l->latent.q_norm, (size_t)m->config.q_rank);
+        to->latent_kv_norm = gather(v, l->latent.kv_norm, (size_t)m->config.kv_rank);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
         if (l->config->mixer != IV_MIXER_ATTENTION) gather_delta(m, l, v, to);
         if (l->config->mlp == IV_MLP_EXPERTS) {
@@ -311,6 +336,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (!r->work) return iv_gpu_no_memory(&r->f, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
+    IV_TRY(iv_gpu_open_adapters(r, err));
     r->f.kv_planes = true;
     if (!iv_size_mul(r->m->kv_layout[0].page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
         !iv_size_mul(r->f.kv_layer_bytes, r->m->kv_groups.planes, &kv))
@@ -339,7 +365,9 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     memset(g->inputs, 0, g->inputs_capacity);
     memset(g->given_up, 0, sizeof *g->given_up);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
-    return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
+    g->slot_ends = calloc(g->o.adapters + 2, sizeof *g->slot_ends);
+    return g->spans && g->slot_ends ? IV_OK
+                                    : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
 }
 
 /* vanilla-blas: NCCL sums over the ranks. */
@@ -406,6 +434,7 @@ static void close_rank(gpu_rank *r) {
         for (size_t i = 0; r->f.routers && i < (size_t)r->m->config.layers; i++)
             memspace->free(memspace, r->f.routers[i].data);
     }
+    iv_gpu_close_adapters(r);
     memspace->free(memspace, r->f.kv), memspace->free(memspace, r->f.states), memspace->free(memspace, r->work),
         memspace->free(memspace, r->vectors);
     if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
@@ -436,7 +465,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     cudaFreeHost(g->top_logprobs), cudaFreeHost(g->routes);
     cudaFreeHost(g->given_up);
     cudaGetLastError();
-    free(g->spans);
+    free(g->spans), free(g->slot_ends);
     pthread_cond_destroy(&g->wake);
     pthread_mutex_destroy(&g->lock);
     free(g);

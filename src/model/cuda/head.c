@@ -4,6 +4,26 @@
 #include "model/cuda/state.h"
 #include "model/decoder.h"
 
+/* `at` in the inputs of the step; tiles_max: 0 if they are counted on the host, as outside graphs. */
+static iv_gpu_adapter_rows adapter_rows(const gpu_rank *r, const adapter_offsets *at, size_t first, size_t slice,
+                                        size_t tiles_max) {
+    const unsigned char *in = r->inputs;
+    const gpu_step *s = &r->g->step;
+    size_t counts = at->counts + slice * 2 * sizeof(int32_t);
+    if (!s->adapted) return (iv_gpu_adapter_rows){0};
+    return (iv_gpu_adapter_rows){
+        .tiles = (const iv_gpu_adapter_tile *)(const void *)(in + at->tiles) + first,
+        .counts = (const int32_t *)(const void *)(in + counts),
+        .order = (const int32_t *)(const void *)(in + at->order) + first,
+        .tiles_max = s->graph ? tiles_max : (size_t)((const int32_t *)(const void *)(r->g->inputs + counts))[1],
+        .slots = (const uint32_t *)(const void *)(in + at->slots)};
+}
+
+/* Of the picks of a slice that begins with pick `first`. */
+static iv_gpu_adapter_rows pick_rows(const gpu_rank *r, size_t first) {
+    return adapter_rows(r, &r->g->step.at.pick_adapters, first, first / iv_gpu_slice(r->g), r->g->step.picks);
+}
+
 /* The head over n picked rows. Every rank writes its columns into rank 0's logits if it reaches them. */
 static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *err) {
     gpu_rank *r = iv_gpu_rank_of(p);
@@ -29,7 +49,8 @@ static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *
         a.x_rows = iv_gpu_pick_rows_max(r->g);
         a.out = r->g->rank[0].logits + p->m->tp.shard[p->m->rank].vocab_first, a.out_stride = vocab;
         if (r->g->o.processes > 1 && p->m->rank > 0) a.out = r->logits, a.out_stride = p->m->head.n;
-        IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "head", err));
+        picks.in.adapters = pick_rows(r, first);
+        IV_TRY(iv_gpu_product(&picks, iv_site_head(p->m), false, &a, "head", err));
         if (iv_shapes_logits(&p->m->scales)) {
             code = iv_gpu_shape_logits(p->m->scales.logits, a.out, n, p->m->head.n, a.out_stride, f->stream);
             IV_TRY(iv_gpu_launched(f, code, "logits", err));
@@ -86,7 +107,8 @@ static gpu_pass_inputs inputs_of(const gpu_rank *r, const gpu_step *s) {
                              .plan = in + s->at.plan,
                              .window_plan = in + s->at.window_plan,
                              .true_rows = (const int32_t *)(const void *)(in + s->at.true_rows),
-                             .decode = s->decode};
+                             .decode = s->decode,
+                             .adapters = adapter_rows(r, &s->at.adapters, 0, 0, s->rows)};
 }
 
 iv_status iv_gpu_launch_step(gpu_rank *r, iv_error *err) {

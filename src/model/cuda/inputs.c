@@ -10,8 +10,17 @@ static size_t after(size_t *at, size_t count, size_t width) {
     return here;
 }
 
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups, bool states) {
-    input_offsets o;
+static adapter_offsets adapter_arrays(size_t *at, size_t rows, size_t slices) {
+    adapter_offsets o;
+    o.slots = after(at, rows, sizeof(uint32_t));
+    o.counts = after(at, 2 * slices, sizeof(int32_t));
+    o.order = after(at, rows, sizeof(int32_t));
+    o.tiles = after(at, rows, sizeof(iv_gpu_adapter_tile)); /* a tile has at least one row */
+    return o;
+}
+
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t slice, size_t groups, bool states, bool adapters) {
+    input_offsets o = {0};
     size_t at = 0;
     o.true_rows = after(&at, 16, sizeof(int32_t));
     o.ids = after(&at, rows, sizeof(int32_t));
@@ -22,6 +31,8 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups, boo
     o.row_spans = after(&at, states ? rows : 0, sizeof(int32_t));
     o.pick = after(&at, picks, sizeof(int32_t));
     o.sampling = after(&at, picks, sizeof(iv_row_sampling));
+    if (adapters) o.adapters = adapter_arrays(&at, rows, 1);
+    if (adapters) o.pick_adapters = adapter_arrays(&at, picks, (picks + slice - 1) / slice);
     o.end = at;
     o.plan = at, o.window_plan = 0;
     return o;
@@ -109,6 +120,44 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     }
 }
 
+/* ---- adapters ------------------------------------------------------------------------------------------------ */
+
+/* Rows of one slot together, in tiles, the base's last. `first`: of a slice of rows, which counts from 0. */
+static void write_tiles(iv_gpu_model *g, const adapter_offsets *at, size_t first, size_t rows, size_t slice) {
+    const uint32_t *slots = (const uint32_t *)(const void *)(g->inputs + at->slots) + first;
+    int32_t *order = (int32_t *)(void *)(g->inputs + at->order) + first,
+            *counts = (int32_t *)(void *)(g->inputs + at->counts) + 2 * slice, tiles = 0;
+    iv_gpu_adapter_tile *tile = (iv_gpu_adapter_tile *)(void *)(g->inputs + at->tiles) + first;
+    uint32_t *ends = g->slot_ends, last = (uint32_t)g->o.adapters + 1; /* where slot 0 stands */
+    memset(ends, 0, (last + 1) * sizeof *ends);
+    for (size_t i = 0; i < rows; i++) ends[slots[i] ? slots[i] : last]++;
+    for (uint32_t s = 1, begin = 0, n; s <= last; s++, begin += n) { /* ends: first where its rows begin */
+        n = ends[s];
+        if (s == last) counts[0] = tiles;
+        for (uint32_t k = 0; k < n; k += IV_GPU_ADAPTER_ROWS)
+            tile[tiles++] = (iv_gpu_adapter_tile){.slot = s == last ? 0 : (int32_t)s,
+                                                  .first = (int32_t)(begin + k),
+                                                  .count = (int32_t)iv_size_min(n - k, IV_GPU_ADAPTER_ROWS)};
+        ends[s] = begin;
+    }
+    counts[1] = tiles;
+    for (size_t i = 0; i < rows; i++) order[ends[slots[i] ? slots[i] : last]++] = (int32_t)i;
+}
+
+static void write_adapters(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
+    uint32_t *slots = (uint32_t *)(void *)(g->inputs + s->at.adapters.slots),
+             *picked = (uint32_t *)(void *)(g->inputs + s->at.pick_adapters.slots);
+    size_t slice = iv_gpu_slice(g);
+    for (size_t i = 0; i < s->rows; i++) slots[i] = i < b->tokens ? b->adapters[i] : 0;
+    for (size_t i = 0; i < s->picks; i++) picked[i] = i < b->logit_count ? b->adapters[b->logit_rows[i]] : 0;
+    for (size_t i = 0; i < s->rows; i++) IV_ASSERT(slots[i] <= g->o.adapters);
+    write_tiles(g, &s->at.adapters, 0, s->rows, 0);
+    for (size_t first = 0; first < s->picks; first += slice)
+        write_tiles(g, &s->at.pick_adapters, first, iv_size_min(slice, s->picks - first), first / slice);
+}
+
+/* ---- attention's plan ------------------------------------------------------------------------------------------ */
+
 /* All ranks use one plan, although they may have different numbers of KV heads: the plan of the rank with the fewest,
  * because a worker continues to the last head of a tile. Another plan would address heads that a rank does not have. */
 static const iv_model *planned_for(const iv_gpu_model *g) {
@@ -125,7 +174,7 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
 static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const iv_gpu_attention_shape *shape,
                                size_t used) {
     size_t spans = iv_size_min(s->rows, g->o.spans_max);
-    if (s->graph) used = iv_gpu_attention_plan_bytes(shape, s->rows, spans);
+    if (s->graph) used = iv_gpu_plan_bytes_of(g->rank[0].m, shape, s->rows, spans);
     return (used + 63) / 64 * 64;
 }
 
@@ -137,12 +186,12 @@ static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t capacity = g->inputs_capacity - s->at.plan, used;
     if (g->window) capacity /= 2;
-    used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
+    used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
     s->input_bytes = s->at.plan + used;
     if (used && g->window) {
         s->at.window_plan = s->at.plan + first_plan_bytes(g, s, &shape, used);
         capacity = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
-        used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
+        used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
         s->input_bytes = s->at.window_plan + used;
     }
     if (used) return IV_OK;
@@ -158,15 +207,17 @@ iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
                     .true_picks = b->logit_count,
                     .spans = b->span_count,
                     .decode = decode,
+                    .adapted = b->adapters != NULL,
                     .routed = b->routed != NULL};
     s->rows = bucket(b->tokens), s->picks = b->logit_count ? bucket(b->logit_count) : 0;
     s->graph = g->o.graphs && decode && s->rows <= iv_size_min(GRAPH_ROWS_MAX, iv_gpu_slice(g)) && b->logit_count > 0;
     if (s->graph) s->picks = s->rows; /* one graph for each number of rows */
-    s->at = iv_gpu_input_offsets(s->rows, s->picks, g->groups, g->has_states);
+    s->at = iv_gpu_input_offsets(s->rows, s->picks, iv_gpu_slice(g), g->groups, g->has_states, s->adapted);
     IV_ASSERT((g->groups == 1 || b->group_spans) && (!g->has_states || b->states));
     write_rows(g, b, s);
     if (g->has_states) write_states(g, b, s);
     for (size_t group = 0; group < g->groups; group++) write_pages(g, b, s, group);
     write_picks(g, b, s);
+    if (s->adapted) write_adapters(g, b, s);
     return write_plans(g, b, s, err);
 }

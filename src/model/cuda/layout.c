@@ -35,10 +35,23 @@ static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     if (c->router_scales_inputs)
         r->f.scaled =
             iv_carve(v, iv_gpu_whole_tiles(t * k) * iv_gpu_hidden_stride(r->m), iv_dtype_bytes(r->m->gemm_type));
-    if (c->mlp_bias || c->router_scales_inputs) r->f.ones = iv_carve(v, t * k, sizeof(float));
+    if (c->mlp_bias || c->router_scales_inputs || r->g->o.adapters) r->f.ones = iv_carve(v, t * k, sizeof(float));
     r->f.expert_offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
     r->f.expert_slots = iv_carve(v, t * k, sizeof(int32_t));
     r->f.terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
+}
+
+/* t of rows and of experts' entries; where rows go through several ranks, their nodes. */
+static void carve_adapters(gpu_rank *r, iv_carving *v, size_t t) {
+    const iv_model *m = r->m;
+    size_t rank = iv_padded_k(r->g->o.adapter_rank), rows = iv_size_max(t, iv_gpu_pick_rows_max(r->g));
+    if (!r->g->o.adapters) return;
+    r->adapters.rank_max = rank;
+    rows = iv_size_max(rows * IV_GPU_PIECES_MAX, 2 * t * (size_t)m->config.experts_per_token);
+    r->adapters.t = iv_carve(v, rows * rank, iv_dtype_bytes(m->gemm_type));
+    if (m->tp.ranks == 1) return;
+    r->adapters.sums = iv_carve(v, t * rank, sizeof(float));
+    r->adapters.nodes = iv_carve(v, 2 * r->f.nodes_max * t * rank, sizeof(float));
 }
 
 static bool gates_attention(const iv_model_config *c) {
@@ -47,17 +60,37 @@ static bool gates_attention(const iv_model_config *c) {
     return any;
 }
 
+/* Elements of a row: of queries, of the first product or queries in float32, and of what attention gives. */
+static void row_widths(const iv_model *m, size_t *q, size_t *wide, size_t *attended) {
+    const iv_model_config *c = &m->config;
+    const iv_tp_shard *shard = &m->tp.shard[m->rank];
+    size_t dim = (size_t)c->head_dim, heads = shard->heads, latent = (size_t)(c->kv_rank + c->rope_dim);
+    *q = *attended = heads * dim, *wide = (gates_attention(c) ? 2 : 1) * heads * dim + 2 * shard->kv_heads * dim;
+    if (!c->kv_rank) return;
+    *q = heads * latent, *attended = heads * (size_t)c->value_dim;
+    *wide = iv_size_max(heads * dim, (size_t)c->q_rank) + latent;
+}
+
+static void carve_latent(gpu_rank *r, iv_carving *v, size_t t) {
+    const iv_model_config *c = &r->m->config;
+    size_t heads = r->m->tp.shard[r->m->rank].heads, width = iv_dtype_bytes(r->m->gemm_type);
+    r->f.latent.low = iv_carve(v, t * iv_padded_k((size_t)c->q_rank), width);
+    r->f.latent.still = iv_carve(v, t * heads * iv_padded_k((size_t)(c->head_dim - c->rope_dim)), width);
+    r->f.latent.rows = iv_carve(v, t * heads * (size_t)c->kv_rank, width);
+}
+
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_gpu_model *g = r->g;
     const iv_model *m = r->m;
     const iv_model_config *c = &m->config;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
     iv_carving v = {.base = base, .align = 1024};
-    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->gemm_type),
-           dim = (size_t)c->head_dim;
-    size_t q = shard->heads * dim, kv = shard->kv_heads * dim,
-           act = iv_size_max(iv_gpu_act_stride(m), iv_gpu_shared_act_stride(m)), moe = (size_t)c->moe_intermediate_size,
-           k = (size_t)c->experts_per_token, widest = iv_size_max((gates_attention(c) ? 2 : 1) * q + 2 * kv, 2 * act);
+    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->gemm_type), q, widest,
+           of_heads;
+    row_widths(m, &q, &widest, &of_heads);
+    size_t act = iv_size_max(iv_gpu_act_stride(m), iv_gpu_shared_act_stride(m)), moe = (size_t)c->moe_intermediate_size,
+           k = (size_t)c->experts_per_token;
+    widest = iv_size_max(widest, 2 * act);
     size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
     nodes = iv_size_max(nodes, m->tp.shared.of[m->rank].nodes);
     nodes = iv_size_max(nodes, m->tp.mixer_out.of[m->rank].nodes);
@@ -65,6 +98,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * k);
+    if (g->o.adapters) widest = iv_size_max(widest, hidden); /* y of row-parallel layers */
     r->f.rows_max = t;
     r->f.x = iv_carve(&v, t * hidden, sizeof(float));
     r->f.normed = r->f.own_normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
@@ -73,12 +107,13 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (c->qk_norm_whole) r->f.factors = iv_carve(&v, t * 2, sizeof(float));
     const iv_delta_layout *delta = &m->delta_layout;
     size_t values = delta->value_heads * delta->value_dim,
-           attended = iv_size_max(q, delta->value_heads ? values : delta->channels);
+           attended = iv_size_max(of_heads, delta->value_heads ? values : delta->channels);
     widest = iv_size_max(widest, delta->width);
     r->f.wide = iv_carve(&v, t * widest, sizeof(float));
     r->values.q = iv_carve(&v, t * q + 64, width);
     r->values.attended = iv_carve(&v, t * attended + 64, width);
     r->f.packed = iv_carve(&v, t * iv_padded_k(iv_size_max(attended, act)), width);
+    if (c->kv_rank) carve_latent(r, &v, t);
     if (values) {
         r->f.delta_qk = iv_carve(&v, t * 2 * delta->keys, width);
         r->f.delta_values = iv_carve(&v, t * values, sizeof(float));
@@ -91,6 +126,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (m->tp.ranks > 1)
         r->f.nodes = iv_carve(&v, 2 * r->f.nodes_max * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
+    carve_adapters(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
     r->f.attention_scratch = iv_carve(&v, iv_gpu_attention_scratch(&shape), shard->heads ? 1 : 0);

@@ -1,7 +1,9 @@
 /* pass.c: arguments of the launches of a pass, and its row ops. */
 #include "model/cuda/pass.h"
 #include "base/size.h"
+#include "kernels/cuda/latent.h"
 #include "kernels/cuda/learn.h"
+#include "model/cuda/adapters.h"
 
 enum { BESIDE_SMS = 16 }; /* multiprocessors that layers leave to all-reduces of other microsteps */
 
@@ -38,9 +40,26 @@ iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err) 
     return IV_OK;
 }
 
+/* The attention of a rank's heads over the latent. One plan serves all ranks, so its group is that of the rank with the
+ * most heads. */
+static iv_gpu_attention_shape latent_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window) {
+    size_t group = 0;
+    for (size_t r = 0; r < m->tp.ranks; r++)
+        if (m->tp.shard[r].heads > group) group = m->tp.shard[r].heads;
+    return (iv_gpu_attention_shape){.arithmetic = arithmetic,
+                                    .type = m->gemm_type,
+                                    .heads = m->tp.shard[m->rank].heads,
+                                    .kv_heads = m->tp.shard[m->rank].kv_heads,
+                                    .head_dim = (size_t)m->config.kv_rank,
+                                    .group = group,
+                                    .window = window,
+                                    .capped = m->scales.score_inner != 0.0f};
+}
+
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
+    if (m->config.kv_rank) return latent_shape_of(m, arithmetic, window);
     return (iv_gpu_attention_shape){.arithmetic = arithmetic,
                                     .type = m->gemm_type,
                                     .heads = s->heads,
@@ -50,6 +69,17 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
                                     .group_first = s->head_first - s->kv_head_first * group,
                                     .window = window,
                                     .capped = m->scales.score_inner != 0.0f};
+}
+
+size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans) {
+    if (m->config.kv_rank) return iv_gpu_latent_plan_bytes(s, (size_t)m->config.rope_dim, rows, spans);
+    return iv_gpu_attention_plan_bytes(s, rows, spans);
+}
+
+size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
+                      int sms, void *plan, size_t bytes) {
+    if (m->config.kv_rank) return iv_gpu_latent_plan(s, (size_t)m->config.rope_dim, spans, count, sms, plan, bytes);
+    return iv_gpu_attention_plan(s, spans, count, sms, plan, bytes);
 }
 
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer) {
@@ -152,6 +182,8 @@ iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weigh
 iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     gpu_forward *f = p->f;
     bool buffered = !iv_gpu_adds_plainly(p, l->post_norm);
+    const gpu_site *adapted = iv_gpu_site(p, l->site);
+    if (adapted) return iv_gpu_adapted_row_parallel(p, adapted, l, err);
     if (!buffered && l->norm != iv_gpu_rounding && !f->centered) return f->transport.row_parallel(p, l, err);
     gpu_row_parallel inner = *l;
     float *x = f->x;

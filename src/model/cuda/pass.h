@@ -4,6 +4,7 @@
 #define IV_MODEL_CUDA_PASS_H
 
 #include "device/gpu.h"
+#include "kernels/cuda/adapters.h"
 #include "kernels/cuda/delta.h"
 #include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
@@ -27,6 +28,7 @@ typedef struct layer_vectors {
     size_t expert_up_apart, expert_down_apart;
     const float *sinks; /* of the rank's heads */
     iv_delta_weights delta;
+    const float *latent_q_norm, *latent_kv_norm; /* of latent attention; latent_q_norm NULL: q has no low rank */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -62,6 +64,7 @@ typedef struct gpu_row_parallel {
     const float *bias;
     unsigned char *x; /* of all rows */
     size_t x_stride, x_first;
+    size_t site;            /* of adapters */
     float *to;              /* where the residual stream goes on: f->x, or the tape's next slot */
     const float *norm;      /* NULL: no norm follows */
     const float *post_norm; /* of the layer's result before it is added, which goes to y; NULL: added as it is */
@@ -126,6 +129,10 @@ struct gpu_forward {
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
     unsigned char *delta_qk;   /* as iv_gpu_delta_args, where layers have a delta rule */
     float *delta_values, *delta_gates;
+    struct {
+        unsigned char *low, *still, *rows; /* [rows]: inputs of q_b; [heads] of queries, before they are taken to the
+                                            * latent; [heads][rank] of attention, before its values are made */
+    } latent;
     float *ones;           /* as expert_weights, where experts have biases (iv_gpu_expert_bias) or scaled inputs */
     unsigned char *scaled; /* [rows * experts per token][stride]: inputs that routing weights scale; or NULL */
     unsigned char *packed; /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
@@ -137,6 +144,7 @@ struct gpu_forward {
     gpu_values *now;  /* of the layer at work */
     size_t ids_apart; /* from a layer's expert_ids in *now to the next one's; 0: each layer overwrites them */
     gpu_tape *tape;   /* of a pass that will run backward; else NULL */
+    struct gpu_adapters *adapters; /* adapters.h; NULL: no rows with adapters come */
 };
 
 /* What a pass reads, on the GPU. */
@@ -153,7 +161,8 @@ typedef struct gpu_pass_inputs {
     const int32_t *true_rows;                /* those that experts take; NULL: all */
     const int32_t *padding;                  /* rows that no sequence owns, cleared where a learner reads them */
     size_t padding_count;
-    bool decode; /* each span has one row */
+    bool decode;                  /* each span has one row */
+    iv_gpu_adapter_rows adapters; /* tiles NULL: all rows are of the base alone */
 } gpu_pass_inputs;
 
 /* The rows [first, first + rows) of a pass: all of them, or one microstep of a long step (transport.c). */
@@ -187,6 +196,11 @@ static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
 /* ---- blocks.c */
 extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
+/* ---- latent.c: latent attention */
+iv_status iv_gpu_latent_inputs(const gpu_pass *p, size_t layer, iv_error *err);
+/* a: as of other attention, except its output. */
+iv_status iv_gpu_latent_attend(const gpu_pass *p, size_t layer, iv_gpu_attention_args *a, iv_error *err);
+
 /* ---- recurrent.c */
 iv_status iv_gpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
@@ -195,9 +209,10 @@ iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
 /* x += the expert that serves all tokens, of all ranks. */
 iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err);
 size_t iv_gpu_shared_act_stride(const iv_model *m);
-/* gate and up with their activation, for rows_out rows of act. bias: NULL, or that of each expert, added before it. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
-                         size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
+/* gate and up with their activation, for rows_out rows of act. site: of adapters. bias: NULL, or that of each expert,
+ * added before it. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, size_t site, const iv_activation *activation, iv_gpu_linear_args *a,
+                         const iv_matrix *w, size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
                          const iv_gpu_expert_bias_args *bias, iv_error *err);
 
 /* ---- pass.c */
@@ -216,6 +231,10 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+/* iv_gpu_attention_plan and its bytes, of the model's kind of attention. */
+size_t iv_gpu_plan_bytes_of(const iv_model *m, const iv_gpu_attention_shape *s, size_t rows, size_t spans);
+size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count,
+                      int sms, void *plan, size_t bytes);
 /* As a kernel's argument. */
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
     iv_gpu_matrix m = {

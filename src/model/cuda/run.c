@@ -64,13 +64,24 @@ iv_status iv_gpu_pace(const gpu_pass *p, size_t piece, iv_error *err) {
 
 static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
     for (size_t i = 0; i < r->graph_count; i++)
-        if (r->graph[i].rows == s->rows && r->graph[i].decode == s->decode) return r->graph[i].exec;
+        if (r->graph[i].rows == s->rows && r->graph[i].decode == s->decode && r->graph[i].adapted == s->adapted)
+            return r->graph[i].exec;
     return NULL;
 }
 
 void iv_gpu_forget_graphs(gpu_rank *r) {
     for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
     r->graph_count = 0;
+}
+
+void iv_gpu_forget_adapted_graphs(gpu_rank *r) {
+    size_t kept = 0;
+    for (size_t i = 0; i < r->graph_count; i++)
+        if (r->graph[i].adapted)
+            cudaGraphExecDestroy(r->graph[i].exec);
+        else
+            r->graph[kept++] = r->graph[i];
+    r->graph_count = kept;
 }
 
 static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
@@ -87,6 +98,7 @@ static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
     IV_TRY(status);
     IV_ASSERT(r->graph_count < GRAPHS_MAX);
     r->graph[r->graph_count].rows = s->rows, r->graph[r->graph_count].decode = s->decode;
+    r->graph[r->graph_count].adapted = s->adapted;
     r->graph[r->graph_count++].exec = exec;
     return IV_OK;
 }

@@ -9,5 +9,7 @@ void iv_gpu_stop_threads(iv_gpu_model *g);
 
 /* Frees the captured steps: their launches are stale. */
 void iv_gpu_forget_graphs(gpu_rank *r);
+/* Of steps with adapters alone. */
+void iv_gpu_forget_adapted_graphs(gpu_rank *r);
 
 #endif

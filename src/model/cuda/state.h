@@ -9,6 +9,7 @@
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
+#include "model/cuda/adapters.h"
 #include "model/cuda/pass.h"
 #include "model/gpu_model.h"
 
@@ -18,7 +19,7 @@
 
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
-    GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
+    GRAPHS_MAX = 4 * (GRAPH_ROWS_MAX / 8 + 8),
     MICROSTEPS = 4, /* of a long step's rows */
     GATHERED_PIECE_BYTES = 256,
     AHEAD = 4 /* layers, or slices of logits, that are launched before the first of them has passed, where another rank
@@ -28,11 +29,17 @@ enum {
 /* Multiple of o.timeout_ms for NCCL to connect all ranks: it loads kernels and probes the topology, once. */
 enum { CONNECT_TIMEOUTS = 10 };
 
+/* Rows by adapter, as iv_gpu_adapter_rows has them; of picks a slice at a time, with counts of each. */
+typedef struct adapter_offsets {
+    size_t slots, counts, order, tiles;
+} adapter_offsets;
+
 /* A step's inputs: arrays of `rows` (a graph's bucket) and `picks` entries, in one piece; then the plans. The same
  * offsets on the host and on every GPU. */
 typedef struct input_offsets {
     size_t ids, positions, slots, pick, sampling, true_rows, spans, states, row_spans, plan, window_plan,
         end; /* end: without plans */
+    adapter_offsets adapters, pick_adapters;
 } input_offsets;
 
 typedef struct gpu_processes gpu_processes;
@@ -52,6 +59,7 @@ struct gpu_rank {
     unsigned char *work, *vectors;
     size_t vector_bytes;
     const float *final_norm;
+    gpu_adapters adapters;
     gpu_values values; /* of the layer at work; rank 0 keeps the experts of every layer until the next step */
     float *logits;     /* of one slice, on rank 0 */
     unsigned char *normed_picks, *sample_scratch;
@@ -64,7 +72,7 @@ struct gpu_rank {
     /* Captured steps. */
     struct {
         size_t rows;
-        bool decode;
+        bool decode, adapted;
         cudaGraphExec_t exec;
     } graph[GRAPHS_MAX];
     size_t graph_count;
@@ -77,6 +85,7 @@ struct gpu_rank {
 typedef struct gpu_step {
     size_t rows, picks; /* launched: with padding */
     size_t true_rows, true_picks, spans;
+    bool adapted;                     /* some row has an adapter */
     bool decode, graph, top_logprobs; /* top_logprobs: some row requests its top tokens */
     bool routed;                      /* some row reports its experts */
     input_offsets at;
@@ -100,7 +109,8 @@ struct iv_gpu_model {
     int32_t *routes; /* of a step: [layers][true_rows][experts per token]; NULL without experts */
     uint64_t *bad;
     iv_gpu_given_up *given_up;
-    iv_gpu_span *spans; /* pageable memory: input of the plan */
+    iv_gpu_span *spans;  /* pageable memory: input of the plan */
+    uint32_t *slot_ends; /* [adapters + 2], where rows may have adapters */
     gpu_step step;
     bool lost;
     iv_error why;
@@ -122,6 +132,10 @@ iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err);
 /* Copies of rank 0's common matrices; the first call allocates memory. */
 iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err);
 
+/* ---- adapters.c */
+iv_status iv_gpu_open_adapters(gpu_rank *r, iv_error *err);
+void iv_gpu_close_adapters(gpu_rank *r);
+
 /* ---- layout.c */
 /* Rows of the logits buffer, and the largest number of rows requested. */
 size_t iv_gpu_slice(const iv_gpu_model *g);
@@ -142,7 +156,7 @@ size_t iv_gpu_gathered_rows(size_t row_bytes);
 /* Fills g->step, the host inputs and tables. */
 iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 /* states: some layers have one. */
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups, bool states);
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t slice, size_t groups, bool states, bool adapters);
 
 /* ---- head.c */
 /* Enqueues the whole step on r's stream. An error names the launch that failed; r->f.code is the cudaError_t. */

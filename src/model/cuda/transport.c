@@ -31,7 +31,7 @@ iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_paral
                                .eps = (float)p->m->config.rms_norm_eps,
                                .type = p->m->gemm_type,
                                .normed_stride = p->stride,
-                               .whole = p->m->config.experts > 0 || l->whole,
+                               .whole = p->m->config.experts > 0 || l->whole || p->in.adapters.tiles,
                                .blocks = p->microsteps > 1 ? BESIDE_BLOCKS : 0};
     for (size_t r = 0; r < f->ranks; r++) a.normed[r] = iv_gpu_rows_at(p, f->peer[r]->normed, p->stride);
     return a;
@@ -130,7 +130,7 @@ const gpu_transport iv_gpu_peer_transport = {
 size_t iv_gpu_microsteps(const gpu_pass *p) {
     const iv_gpu_model *g = iv_gpu_rank_of(p)->g;
     size_t n = p->rows / iv_gpu_microstep_rows(g->ranks);
-    bool cut = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block &&
+    bool cut = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block && !g->step.adapted &&
                g->o.numerics == IV_INVAR; /* baselines cut by rows */
     return !cut || g->step.graph || n < MICROSTEPS ? 1 : MICROSTEPS;
 }

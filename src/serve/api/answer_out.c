@@ -80,7 +80,7 @@ void iv_out_openai_head(const iv_task *t, const char *object, iv_json_out *o) {
     iv_out_kv_text(o, "id", t->id);
     iv_out_kv_text(o, "object", object);
     iv_out_kv_uint(o, "created", (uint64_t)t->created);
-    iv_out_kv_text(o, "model", t->server->model_name);
+    iv_out_kv_text(o, "model", iv_task_model(t));
 }
 
 void iv_openai_close_stream(iv_task *t, const char *object, iv_buf *out) {
@@ -145,7 +145,8 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o) {
     const iv_child *first = c ? c : &t->children[0];
     iv_out_key(o, "invar"), iv_out_open(o, '{');
     out_outcome(first, o);
-    iv_out_kv_text(o, "fingerprint", t->fingerprint);
+    iv_out_kv_text(o, "fingerprint", first->fingerprint);
+    if (*first->adapter) iv_out_kv_text(o, "adapter_digest", first->adapter);
     iv_out_kv_uint(o, "weight_version", t->weight_version);
     iv_out_kv_text(o, "logprobs", "raw"); /* before temperature and filters; sampling_logprob is after them */
     out_parameters(t, &t->prompts[first->prompt].request, o);

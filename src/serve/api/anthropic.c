@@ -85,7 +85,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     p->add_special = false;
     IV_TRY(iv_api_params_read(p, IV_API_MESSAGES, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(iv_api_params_finish(p, IV_API_MESSAGES, err));
     if (p->max_tokens < 0) return iv_fail(err, IV_INVALID, "max_tokens: wanted, found nothing");
     p->request.max_tokens = (size_t)p->max_tokens;
@@ -166,7 +166,7 @@ static void out_message(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_kv_text(o, "id", t->id);
     iv_out_kv_text(o, "type", "message");
     iv_out_kv_text(o, "role", "assistant");
-    iv_out_kv_text(o, "model", t->server->model_name);
+    iv_out_kv_text(o, "model", iv_task_model(t));
     if (done)
         out_content(t, c, o), out_stop(t, c, o);
     else {

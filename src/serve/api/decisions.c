@@ -98,7 +98,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_request *r = &p->request;
     p->add_special = false; /* the template adds them */
     IV_TRY(iv_api_params_read(p, IV_API_DECISIONS, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(read_questions(t, err));
     if (!(t->conversation = json_array())) return no_memory(err);
     IV_TRY(read_input(p->prompt, t->conversation, &p->ignored, err));

@@ -76,6 +76,13 @@ void iv_handle_weights_checker(void *user, iv_http_request *q);
 void iv_handle_start_profile(void *user, iv_http_request *q);
 void iv_handle_stop_profile(void *user, iv_http_request *q);
 
+/* adapters.c: loads and unloads, by the paths of vLLM and of SGLang */
+void iv_handle_load_lora(void *user, iv_http_request *q);
+void iv_handle_unload_lora(void *user, iv_http_request *q);
+/* The text of IV_COMMAND_LOAD_ADAPTER. base: the name that the client has for the base; NULL: none. */
+iv_status iv_adapters_make_load(const iv_server *s, const iv_adapter_command *c, const char *base, iv_buf *text,
+                                iv_error *err);
+
 /* updates.c */
 void iv_handle_update_weights(void *user, iv_http_request *q); /* from disk */
 void iv_handle_update_from_tensor(void *user, iv_http_request *q);

@@ -23,25 +23,47 @@ static void out_model(const iv_server *s, const char *name, size_t bytes, iv_jso
     iv_out_close(o, '}');
 }
 
+/* As vLLM lists one. */
+static void out_adapter(const iv_server *s, const iv_served_adapter *a, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "id", a->name);
+    iv_out_kv_text(o, "object", "model");
+    iv_out_kv_uint(o, "created", (uint64_t)time(NULL));
+    iv_out_kv_text(o, "owned_by", "invar");
+    iv_out_kv_text(o, "root", a->path);
+    iv_out_kv_text(o, "parent", s->model_name);
+    iv_out_kv_uint(o, "max_model_len", iv_bridge_info(s->bridge)->max_model_len);
+    iv_out_kv_text(o, "digest", a->digest);
+    iv_out_kv_uint(o, "rank", a->rank);
+    iv_out_close(o, '}');
+}
+
 void iv_handle_models(void *user, iv_http_request *q) {
     static const char prefix[] = "/v1/models/";
     iv_server *s = user;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     iv_error err = {0};
-    const char *path = iv_http_request_path(q), *name;
+    const char *path = iv_http_request_path(q), *name, *adapter;
+    iv_adapter_list *list = iv_bridge_adapters(s->bridge);
+    iv_served_adapter a;
     size_t at = 0, bytes;
     if (strncmp(path, prefix, strlen(prefix)) == 0 && path[strlen(prefix)]) {
-        if (iv_api_check_model(s, path + strlen(prefix), &err) != IV_OK) {
+        name = path + strlen(prefix);
+        if (iv_api_find_model(s, name, &adapter, &err) != IV_OK) {
             iv_api_reply_error(s, q, &err);
             return;
         }
-        out_model(s, path + strlen(prefix), strlen(path + strlen(prefix)), &o);
+        if (adapter && iv_adapter_list_find(list, adapter, &a))
+            out_adapter(s, &a, &o);
+        else
+            out_model(s, name, strlen(name), &o);
     } else {
         iv_out_open(&o, '{');
         iv_out_kv_text(&o, "object", "list");
         iv_out_key(&o, "data"), iv_out_open(&o, '[');
         while ((name = iv_server_next_name(s, &at, &bytes)) != NULL) out_model(s, name, bytes, &o);
+        for (size_t i = 0; iv_adapter_list_at(list, i, &a); i++) out_adapter(s, &a, &o);
         iv_out_close(&o, ']'), iv_out_close(&o, '}');
     }
     iv_api_reply_json(q, 200, &o);

@@ -15,7 +15,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_request *r = &p->request;
     p->add_special = false; /* the template adds them */
     IV_TRY(iv_api_params_read(p, IV_API_CHAT, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(iv_api_params_finish(p, IV_API_CHAT, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));

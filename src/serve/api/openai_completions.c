@@ -53,7 +53,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_request *r = &p->request;
     IV_TRY(iv_api_params_read(p, IV_API_COMPLETIONS, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(iv_api_params_finish(p, IV_API_COMPLETIONS, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_token_rules_read(t->server, p, err));

@@ -41,7 +41,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     json_t *tools = NULL;
     p->add_special = false;
     IV_TRY(iv_api_params_read(p, IV_API_RESPONSES, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(iv_api_params_finish(p, IV_API_RESPONSES, err));
     IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
@@ -220,7 +220,7 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_kv_text(o, "status", status_name(c));
     iv_out_kv_null(o, "error");
     out_incomplete(c, o);
-    iv_out_kv_text(o, "model", t->server->model_name);
+    iv_out_kv_text(o, "model", iv_task_model(t));
     if (done)
         out_output(t, c, o);
     else

@@ -69,6 +69,7 @@ typedef struct iv_api_params {
     bool no_store;           /* of a response */
     const char *previous_id; /* of a response */
     const char *model, *weights, *weights_name;
+    json_t *lora_path;      /* an adapter's name, or one or null for each prompt */
     const char *request_id; /* used in the answer's id, after its prefix */
     const char *tools_text; /* of a response: the tools as given, as JSON */
     json_t *prompt, *messages, *tools, *tool_choice, *template_kwargs, *input_ids, *sampling_params, *rid;

@@ -147,7 +147,7 @@ static const struct {
     {"input_embeds", "embeddings"},
     {"session_params", "sessions"},
     {"custom_logit_processor", "code"},
-    {"lora_path", "an adapter"},
+    {"lora_path", "the name of an adapter; for several prompts also a list, with null for the base"},
     {"log_metrics", "a label"},
     {"no_logs", "a label"},
     {"user", "a label"},

@@ -187,7 +187,7 @@ const iv_api_field iv_api_fields[] = {
     {IV_API_GENERATE, "input_embeds", IV_FIELD_ONLY, 0, 0, 0, "|null|"},
     {IV_API_GENERATE, "session_params", IV_FIELD_ONLY, 0, 0, 0, "|null|"},
     {IV_API_GENERATE, "custom_logit_processor", IV_FIELD_ONLY, 0, 0, 0, "|null|"},
-    {OPENAI | IV_API_GENERATE, "lora_path", IV_FIELD_ONLY, 0, 0, 0, "|null|"},
+    {OPENAI | IV_API_GENERATE, "lora_path", IV_FIELD_JSON, AT(lora_path), 0, 0, "|string|array|"},
     {IV_API_GENERATE, "log_metrics", IV_FIELD_ONLY, 0, 0, 0, "|true|"},
     /* sglang-router writes the defaults of all fields that it knows */
     {IV_API_GENERATE, "background", IV_FIELD_ONLY, 0, 0, 0, "|false|"},

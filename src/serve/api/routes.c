@@ -28,6 +28,8 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/tokenize", IV_HTTP_KEY, iv_handle_tokenize},
     {"POST", "/detokenize", IV_HTTP_KEY, iv_handle_detokenize},
     {"GET", "/tokenizer_info", IV_HTTP_KEY, iv_handle_tokenizer_info},
+    {"POST", "/v1/load_lora_adapter", IV_HTTP_ADMIN, iv_handle_load_lora}, /* vLLM's */
+    {"POST", "/v1/unload_lora_adapter", IV_HTTP_ADMIN, iv_handle_unload_lora},
     /* SGLang */
     {"POST", "/generate", IV_HTTP_KEY, iv_handle_generate},
     {"GET", "/get_model_info", IV_HTTP_KEY, iv_handle_model_info},
@@ -50,6 +52,8 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/destroy_weights_update_group", IV_HTTP_ADMIN, iv_handle_destroy_group},
     {"POST", "/release_memory_occupation", IV_HTTP_ADMIN, iv_handle_release},
     {"POST", "/resume_memory_occupation", IV_HTTP_ADMIN, iv_handle_resume},
+    {"POST", "/load_lora_adapter", IV_HTTP_ADMIN, iv_handle_load_lora},
+    {"POST", "/unload_lora_adapter", IV_HTTP_ADMIN, iv_handle_unload_lora},
     {"POST", "/weights_checker", IV_HTTP_ADMIN, iv_handle_weights_checker},
     {"POST", "/start_profile", IV_HTTP_ADMIN, iv_handle_start_profile},
     {"POST", "/stop_profile", IV_HTTP_ADMIN, iv_handle_stop_profile},

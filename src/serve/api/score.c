@@ -55,7 +55,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     iv_request *r = &p->request;
     IV_TRY(iv_api_params_read(p, IV_API_SCORE, "", t->body, err));
-    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     if (!p->query || !p->items)
         return iv_fail(err, IV_INVALID, "%s: wanted, found nothing", p->query ? "items" : "query");
     IV_TRY(read_labels(p, r, err));
@@ -96,7 +96,7 @@ static void out_all(const iv_task *t, const char *key, bool logprobs, iv_json_ou
 static void whole(iv_task *t, iv_json_out *o) {
     iv_out_open(o, '{');
     iv_out_kv_text(o, "object", "scoring");
-    iv_out_kv_text(o, "model", t->server->model_name);
+    iv_out_kv_text(o, "model", iv_task_model(t));
     out_all(t, "scores", false, o);
     out_all(t, "logprobs", true, o); /* exact */
     iv_out_usage(t, o);

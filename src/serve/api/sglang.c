@@ -156,7 +156,9 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
                        &p->logprob_start_len, err));
     IV_TRY(read_number(p->top_logprobs_nums, "top_logprobs_num", i, t->prompt_count, 0, IV_LOGPROBS_MAX,
                        &p->top_logprobs, err));
+    const char *adapter = prompt->request.adapter;
     IV_TRY(read_sampling(t, i, text, &prompt->request, err));
+    prompt->request.adapter = adapter;
     IV_TRY(read_report_ids(p, i, t->prompt_count, &prompt->request, err));
     prompt->seed_unsigned = p->seed_unsigned;
     iv_task_prompt_name(t, i, name);
@@ -186,6 +188,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
         return iv_fail(err, IV_INVALID, "text: wanted either \"text\" or \"input_ids\", found %s",
                        p->prompt ? "both" : "neither");
     IV_TRY(read_flag_list(p, err));
+    IV_TRY(iv_api_use_model(t->server, p, err));
     IV_TRY(peek_n(p, err));
     size_t count = is_batch(p) ? json_array_size(p->prompt ? p->prompt : p->input_ids) : 1;
     IV_TRY(iv_task_make_prompts(t, p->prompt ? "text" : "input_ids", count, err));
@@ -352,7 +355,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
     if (done) out_arrays(t, c, o);
     iv_out_close(o, '}');
     if (done) {
-        iv_out_kv_text(o, "system_fingerprint", t->fingerprint);
+        iv_out_kv_text(o, "system_fingerprint", c->fingerprint);
         iv_out_invar(t, c, o);
     }
     iv_out_close(o, '}');

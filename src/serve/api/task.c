@@ -228,11 +228,13 @@ static bool keep_stop(iv_child *c) {
 }
 
 static void note_request(const iv_child *c, const iv_event *e) {
+    const char *adapter = c->task->prompts[c->prompt].request.adapter;
     double now = iv_now(), arrived = c->task->arrived;
     if (!c->task->server->metrics) return;
     double first = c->first > 0 ? c->first - arrived : -1;
     double queued = first - e->prefill_seconds;
     iv_metrics_note_request(c->task->server->metrics, &(iv_metrics_request){.finish = e->finish,
+                                                                            .adapter = adapter,
                                                                             .prompt_tokens = e->prompt_tokens,
                                                                             .generated_tokens = e->id_count,
                                                                             .cached_tokens = e->cached_tokens,
@@ -268,9 +270,14 @@ static bool take_done(iv_child *c, const iv_event *e) {
 /* ---- the response ------------------------------------------------------------------------------------- */
 
 /* The weights of the answer: an update waits for requests to end, but not for their events to be taken. */
-static void begin_response(iv_task *t, const char *fingerprint, uint64_t weight_version) {
+static void begin_response(iv_task *t, iv_child *c, const iv_bridge_event *r) {
+    uint64_t weight_version = r->weight_version;
+    if (c->fingerprint[0]) return;
+    snprintf(c->fingerprint, sizeof c->fingerprint, "%.96s%s%.16s", r->fingerprint, r->adapter ? "+lora-" : "",
+             r->adapter ? r->adapter : "");
+    snprintf(c->adapter, sizeof c->adapter, "%s", r->adapter ? r->adapter : "");
     if (t->fingerprint[0]) return;
-    snprintf(t->fingerprint, sizeof t->fingerprint, "%s", fingerprint);
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s", c->fingerprint);
     t->weight_version = weight_version;
     char number[IV_WEIGHT_NUMBER_BYTES];
     const char *name = iv_weight_name(&t->server->weight_names, weight_version, number);
@@ -354,6 +361,18 @@ static void end_child(iv_task *t, iv_child *c) {
         iv_task_fail(t, &err);
 }
 
+/* A child without an event: of what would have answered. */
+static void begin_silent(iv_child *c, const iv_bridge_stats *stats) {
+    iv_task *t = c->task;
+    iv_served_adapter a;
+    const char *name = t->prompts[c->prompt].request.adapter;
+    bool adapted = name && iv_adapter_list_find(iv_bridge_adapters(t->server->bridge), name, &a);
+    begin_response(t, c,
+                   &(iv_bridge_event){.fingerprint = stats->fingerprint,
+                                      .weight_version = stats->weight_version,
+                                      .adapter = adapted ? a.digest : NULL});
+}
+
 void iv_task_abort(iv_task *t) {
     iv_buf out = {0};
     iv_http_request *q = t->http_request;
@@ -361,7 +380,7 @@ void iv_task_abort(iv_task *t) {
     if (t->job.pending) t->aborted = true;
     if (t->done_count == t->child_count) return; /* its client is leaving, or it has not begun */
     iv_bridge_get_stats(t->server->bridge, &stats);
-    begin_response(t, stats.fingerprint, stats.weight_version);
+    for (size_t i = 0; i < t->child_count; i++) begin_silent(&t->children[i], &stats);
     if (t->params.stream && !t->began) iv_http_request_stream(q, EVENTS);
     t->began = t->params.stream;
     for (size_t i = 0; i < t->child_count; i++) {
@@ -405,7 +424,7 @@ static void take(iv_child *c, const iv_bridge_event *r) {
     iv_task *t = c->task;
     iv_error err = {0};
     bool done = r->kind == IV_BRIDGE_EVENT_DONE, ok;
-    begin_response(t, r->fingerprint, r->weight_version);
+    begin_response(t, c, r);
     if (done && r->event->finish == IV_FINISH_ERROR) {
         c->open = false;
         iv_status why = r->event->error_status;

@@ -27,6 +27,8 @@ typedef struct iv_token_list {
 
 typedef struct iv_task iv_task;
 
+enum { IV_ANSWER_FINGERPRINT_BYTES = 160 }; /* the engine's, and an adapter's part */
+
 typedef struct iv_child {
     iv_task *task;
     size_t index, prompt; /* index in task->children, in task->prompts */
@@ -41,8 +43,10 @@ typedef struct iv_child {
     iv_ids kept, kept_ends;           /* tokens that the sampler kept, and where each token's end */
     iv_buf experts;                   /* int32 [rows][layers][per token], from routed_experts_start on */
     iv_finish finish;
-    char *stop, *receipt; /* NULL: none */
-    char digest[80];      /* "": none */
+    char *stop, *receipt;                  /* NULL: none */
+    char digest[80];                       /* "": none */
+    char adapter[IV_ADAPTER_DIGEST_BYTES]; /* digest of the one that answers; "": the base alone */
+    char fingerprint[IV_ANSWER_FINGERPRINT_BYTES];
     size_t prompt_tokens, cached_tokens;
     double first, last; /* times of the first and last token; 0: none yet */
     iv_chat_text *chat; /* chat only */
@@ -121,7 +125,7 @@ struct iv_task {
     char *stored_input; /* of a response to be stored: its conversation as JSON; NULL: it is not */
     iv_buf answer;      /* being written */
     bool answer_lost;
-    char fingerprint[128];
+    char fingerprint[IV_ANSWER_FINGERPRINT_BYTES];
     char *weights; /* name of the weights; NULL: their number */
     uint64_t weight_version;
 };
@@ -139,8 +143,19 @@ const char *iv_task_prompt_name(const iv_task *t, size_t at, char out[IV_PROMPT_
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err);
 /* Fails with IV_CONTEXT_LENGTH and OpenAI's message, which clients recognize: prompt `at` has too many tokens. */
 iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error *err);
-/* Checks a body's model name: absent, or the served one; else IV_NOT_FOUND. */
-iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err);
+/* ---- models.c: calls none of these ---- */
+/* A body's model name: absent or the base's: *adapter is NULL; else an adapter's, which points into `name`.
+ * IV_NOT_FOUND says what there is. Any thread, like all of these. */
+iv_status iv_api_find_model(const iv_server *s, const char *name, const char **adapter, iv_error *err);
+/* Sets the request's adapter by a body's model and lora_path. */
+iv_status iv_api_use_model(const iv_server *s, iv_api_params *p, iv_error *err);
+/* Sets that of each prompt, if lora_path is a list. */
+iv_status iv_task_use_adapters(iv_task *t, iv_error *err);
+/* The name in answers. */
+const char *iv_task_model(const iv_task *t);
+bool iv_api_is_base(const iv_server *s, const char *name);
+
+/* ---- task_prompt.c ---- */
 /* Whether `name` is the id of a prompt (rid), of the HTTP request, or of the response. */
 bool iv_task_is_named(const iv_task *t, const char *name);
 /* Fills *err with the engine's error about a prompt, naming the field of the body. Any thread. */

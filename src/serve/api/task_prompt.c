@@ -68,16 +68,8 @@ iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_er
         t->prompts[i].request = t->params.request;
         t->prompts[i].seed_unsigned = t->params.seed_unsigned;
     }
+    IV_TRY(iv_task_use_adapters(t, err));
     return read_names(t, err);
-}
-
-iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {
-    size_t at = 0, bytes;
-    if (!name) return IV_OK;
-    for (const char *own; (own = iv_server_next_name(s, &at, &bytes)) != NULL;)
-        if (strlen(name) == bytes && memcmp(name, own, bytes) == 0) return IV_OK;
-    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%.300s\", the only one here, found \"%.100s\"",
-                   s->model_names ? s->model_names : s->model_name, name);
 }
 
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {

@@ -47,12 +47,13 @@ static void run_call(iv_api_job *j) {
     const iv_server *s = j->server;
     iv_api_params p;
     json_t *body = NULL;
+    const char *adapter;
     iv_json_out o = {.buf = &c->out};
     iv_api_params_init(&p, &c->defaults);
     p.split_special = s->o->split_special_tokens;
     c->status = iv_api_parse_body(&p, c->fields, c->body.data, c->body.len, &body, &c->err);
     if (c->status == IV_OK) c->status = iv_api_params_read(&p, c->fields, "", body, &c->err);
-    if (c->status == IV_OK) c->status = iv_api_check_model(s, p.model, &c->err);
+    if (c->status == IV_OK) c->status = iv_api_find_model(s, p.model, &adapter, &c->err);
     if (c->status == IV_OK) c->status = c->answer(s, &p, body, &o, &c->err);
     c->lost = o.failed;
     json_decref(body);

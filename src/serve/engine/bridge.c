@@ -10,6 +10,8 @@ void iv_bridge_close(iv_bridge *b) {
     if (b) b->calls->close(b);
 }
 
+iv_adapter_list *iv_bridge_adapters(iv_bridge *b) { return &b->adapters; }
+
 int iv_bridge_fd(const iv_bridge *b) { return b->calls->fd(b); }
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return b->calls->info(b); }
 const iv_text_model *iv_bridge_text_model(const iv_bridge *b) { return b->calls->text_model(b); }

@@ -10,7 +10,7 @@
 #ifndef IV_SERVE_ENGINE_BRIDGE_H
 #define IV_SERVE_ENGINE_BRIDGE_H
 
-#include "base/status.h"
+#include "serve/engine/adapter_list.h"
 
 #include <sys/types.h>
 
@@ -51,7 +51,8 @@ typedef struct iv_bridge_event {
     const iv_event_details *details; /* of it */
     uint64_t weight_version; /* of the weights that made it, or that a command loaded; those of iv_bridge_stats may be
                                 newer */
-    const char *fingerprint;
+    const char *fingerprint; /* of the engine */
+    const char *adapter;     /* TOKEN, DONE: digest of the adapter that made it; NULL: the base alone */
     iv_status status;
     const char *message;
 } iv_bridge_event;
@@ -75,6 +76,10 @@ typedef enum iv_command {
     IV_COMMAND_RESUME,  /* ... each released tag is resumed; then another process starts with the latest weights. An
                            update  of weights meanwhile is carried out then; if it fails, so does this, and the earlier
                            are kept */
+    IV_COMMAND_LOAD_ADAPTER, /* `text`: iv_adapter_command. In order with requests: later ones may name it. Result: see
+                                iv_adapter_result_read */
+    IV_COMMAND_UNLOAD_ADAPTER, /* `text`: its name. Earlier requests end with it. Updates of weights leave adapters as
+                                  they are, and so do restarts and releases of the engine process */
     IV_COMMAND_KINDS
 } iv_command;
 
@@ -106,6 +111,9 @@ const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; only the
 const iv_text_model *iv_bridge_text_model(const iv_bridge *b); /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
+
+/* The adapters that requests may name; read by any thread. */
+iv_adapter_list *iv_bridge_adapters(iv_bridge *b);
 
 /* As iv_engine_compile or iv_text_model_compile: any thread. The caller releases *out before the bridge is closed. */
 iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out, iv_error *err);

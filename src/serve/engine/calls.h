@@ -23,6 +23,7 @@ typedef struct iv_bridge_calls {
 
 struct iv_bridge {
     const iv_bridge_calls *calls;
+    iv_adapter_list adapters; /* changed by the thread of the engine's, or of the process's, results */
 };
 
 /* iv_bridge_open's. */

@@ -244,14 +244,16 @@ static bool submit(child *c, entry *e) {
     return true;
 }
 
-static void run_command(child *c, entry *e) {
+/* False: it waits on. */
+static bool run_command(child *c, entry *e) {
     iv_error err;
     iv_status status = iv_bridge_command(c->bridge, e->command, e->text, e, &err);
+    if (status == IV_BUSY && e->queued) return false; /* the bridge has many */
     unqueue(c, e);
     if (status == IV_OK) {
         e->state = ENTRY_SUBMITTED;
         c->commands++;
-        return;
+        return true;
     }
     leave_if_lost(c);
     put(&c->writer.buf, &(iv_frame){.kind = IV_FRAME_RESULT,
@@ -260,15 +262,15 @@ static void run_command(child *c, entry *e) {
                                     .text = err.message,
                                     .weight_version = c->told_version});
     free_entry(c, e);
+    return true;
 }
 
-/* Passes entries on, in order. Those whose constraints compile are overtaken, but not by an update of weights. */
+/* Passes entries on, in order. Those whose constraints compile are overtaken, but not by commands in this queue. */
 static void advance(child *c) {
     for (entry *e = c->first, *next; e; e = next) {
         next = e->next;
         if (e->is_command) {
-            if (e->previous) return;
-            run_command(c, e);
+            if (e->previous || !run_command(c, e)) return;
         } else if (e->state == ENTRY_WAITS && compile(c, e) && !submit(c, e)) {
             return;
         }
@@ -288,7 +290,9 @@ static void take_command(child *c) {
     entry *e = new_entry(c);
     e->is_command = true, e->command = c->in.command;
     if (c->in.text && !(e->text = strdup(c->in.text))) leave(EXIT_MEMORY);
-    if (e->command == IV_COMMAND_UPDATE_WEIGHTS)
+    bool in_order = e->command == IV_COMMAND_UPDATE_WEIGHTS || e->command == IV_COMMAND_LOAD_ADAPTER ||
+                    e->command == IV_COMMAND_UNLOAD_ADAPTER;
+    if (in_order)
         queue(c, e);
     else
         run_command(c, e);

@@ -17,11 +17,12 @@ typedef struct iv_journal_entry {
     void *owner;
     iv_request *request; /* a deep copy, with a seed; NULL: a command */
     iv_command command;
-    size_t bytes; /* of its prompt */
-    bool held;    /* requested state */
-    bool sent;    /* to the present process */
-    bool silent;  /* without an event so far */
-    bool repeats; /* the next event repeats the last token */
+    iv_adapter_entry *adapter; /* that it began with; NULL: none */
+    size_t bytes;              /* of its prompt */
+    bool held;                 /* requested state */
+    bool sent;                 /* to the present process */
+    bool silent;               /* without an event so far */
+    bool repeats;              /* the next event repeats the last token */
     bool continued;
     bool advanced;   /* had an event from the present process, besides a repeated one */
     unsigned deaths; /* processes that ended while they computed it, without such an event */

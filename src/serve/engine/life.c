@@ -61,6 +61,7 @@ bool iv_remote_watch(iv_remote *r, int how, int fd, uint32_t events) {
 /* The entry ends with this instead of an event of the engine. */
 void iv_remote_end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message) {
     iv_remote_synthesize(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
+    iv_adapter_list_leave(&r->bridge.adapters, e->adapter);
     iv_journal_remove(&r->journal, e);
 }
 
@@ -94,16 +95,6 @@ bool iv_remote_send_entry(iv_remote *r, iv_journal_entry *e) {
     e->sent = true;
     r->sent += e->request != NULL;
     return true;
-}
-
-/* Every entry of the journal, in order, to a new process. */
-void iv_remote_send_all(iv_remote *r) {
-    for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
-        next = e->next;
-        if (e->continued && e->request) r->continued++;
-        if (e != r->release.waiting) iv_remote_send_entry(r, e);
-    }
-    iv_remote_flush(r);
 }
 
 /* ---- the life of a process ---------------------------------------------------------------------------- */
@@ -205,7 +196,7 @@ static bool ran(const iv_remote *r, const iv_journal_entry *e) {
     return before < r->info.max_num_seqs;
 }
 
-/* An update of weights that had begun is not repeated: it may be what ended the process. */
+/* An update of weights that had begun is not repeated, nor is a load of an adapter: it may be what ended the process. */
 static void interrupt_entries(iv_remote *r) {
     size_t running = 0;
     for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
@@ -213,6 +204,10 @@ static void interrupt_entries(iv_remote *r) {
         if (!e->request && e->sent && e->command == IV_COMMAND_UPDATE_WEIGHTS && running == 0) {
             iv_remote_end_entry(r, e, IV_IO,
                                 "the engine ended while it loaded these weights; the earlier ones are in use");
+            continue;
+        }
+        if (!e->request && e->sent && e->command == IV_COMMAND_LOAD_ADAPTER) {
+            iv_remote_end_entry(r, e, IV_IO, "the engine ended before it had loaded this adapter");
             continue;
         }
         if (e->advanced)

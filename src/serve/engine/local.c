@@ -87,6 +87,7 @@ static void local_close(iv_bridge *bridge) {
     if (b->fd >= 0) close(b->fd);
     pthread_cond_destroy(&b->wake);
     pthread_mutex_destroy(&b->mutex);
+    iv_adapter_list_close(&b->bridge.adapters);
     free(b);
 }
 
@@ -283,6 +284,7 @@ iv_status iv_local_open(const iv_bridge_options *o, iv_bridge **out, iv_error *e
     *out = NULL;
     if (!b) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
     b->bridge.calls = &calls;
+    iv_adapter_list_open(&b->bridge.adapters);
     b->fd = -1, b->next_id = 1;
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->wake, NULL);

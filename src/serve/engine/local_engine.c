@@ -107,6 +107,16 @@ static void finish(iv_local *b, iv_inflight *f, iv_bridge_event_kind kind, iv_st
     iv_event_queue_append(&b->unpublished, r);
 }
 
+/* The engine has found it. */
+static void note_adapter(const iv_local *b, iv_inflight *f) {
+    static const char mark[] = "sha256:";
+    const char *name = f->request->adapter;
+    if (!name || !*name) return;
+    const iv_adapter_entry *a = iv_adapter_list_entry(&b->bridge.adapters, name);
+    if (!a && strncmp(name, mark, sizeof mark - 1) == 0) name += sizeof mark - 1;
+    snprintf(f->adapter, sizeof f->adapter, "%s", a ? a->adapter.digest : name);
+}
+
 static void submit(iv_local *b, iv_inflight *f) {
     iv_error err;
     uint64_t id;
@@ -114,7 +124,7 @@ static void submit(iv_local *b, iv_inflight *f) {
     if (status != IV_OK)
         finish(b, f, IV_BRIDGE_EVENT_REFUSED, status, err.message);
     else
-        b->active++;
+        b->active++, note_adapter(b, f);
     iv_inflight_free_request(f);
 }
 
@@ -181,6 +191,50 @@ static iv_status check_weights(iv_local *b, iv_buf *result, iv_error *err) {
     return status;
 }
 
+/* ---- adapters ------------------------------------------------------------------------------------------ */
+
+static bool adapter_named(const iv_engine *e, const char *name, iv_adapter_info *out) {
+    *out = (iv_adapter_info){.size = sizeof *out};
+    for (size_t i = 0; iv_engine_adapter_at(e, i, out); i++)
+        if (strcmp(out->name, name) == 0) return true;
+    return false;
+}
+
+/* Loaded, but perhaps not what the command says. */
+static iv_status check_adapter(const iv_adapter_command *c, const iv_adapter_info *found, iv_error *err) {
+    if (!*c->digest || strcmp(c->digest, found->digest) == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: adapter: wanted the digest %.64s, found %s", c->path, c->digest,
+                   found->digest);
+}
+
+static iv_status load_adapter(iv_local *b, char *text, iv_buf *result, iv_error *err) {
+    iv_adapter_command c;
+    iv_adapter_info found;
+    iv_error unused;
+    if (!iv_adapter_command_read(text, &c)) return iv_fail(err, IV_INVALID, "adapter: wanted a command about one");
+    IV_TRY(c.in_place ? iv_engine_replace_adapter(b->engine, c.name, c.path, err)
+                      : iv_engine_load_adapter(b->engine, c.name, c.path, err));
+    IV_ASSERT(adapter_named(b->engine, c.name, &found));
+    iv_served_adapter a = {.rank = found.rank, .modules = found.modules, .bytes = found.bytes};
+    snprintf(a.name, sizeof a.name, "%s", c.name);
+    snprintf(a.path, sizeof a.path, "%s", c.path);
+    snprintf(a.digest, sizeof a.digest, "%s", found.digest);
+    iv_status status = check_adapter(&c, &found, err);
+    if (status == IV_OK && (!iv_adapter_result_write(&a, result) || !iv_adapter_list_add(&b->bridge.adapters, &a)))
+        status = iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    if (status != IV_OK) (void)iv_engine_unload_adapter(b->engine, c.name, &unused);
+    return status;
+}
+
+static iv_status unload_adapter(iv_local *b, const char *name, iv_error *err) {
+    iv_adapter_entry *a = iv_adapter_list_entry(&b->bridge.adapters, name);
+    IV_TRY(iv_engine_unload_adapter(b->engine, name, err));
+    if (a) iv_adapter_list_retire(&b->bridge.adapters, a);
+    return IV_OK;
+}
+
+/* ---- running commands ---------------------------------------------------------------------------------- */
+
 /* The event with a result of any length. */
 static iv_status keep_result(iv_inflight *f, const iv_buf *result, iv_error *err) {
     if (result->len == 0) return IV_OK;
@@ -204,6 +258,8 @@ static void run_command(iv_local *b, iv_inflight *f) {
     case IV_COMMAND_CHECK_WEIGHTS: status = check_weights(b, &result, &err); break;
     case IV_COMMAND_PROFILE_START: status = iv_bridge_profile_start(&b->profile, f->text, &err); break;
     case IV_COMMAND_PROFILE_STOP: status = iv_bridge_profile_stop(&b->profile, &result, &err); break;
+    case IV_COMMAND_LOAD_ADAPTER: status = load_adapter(b, f->text, &result, &err); break;
+    case IV_COMMAND_UNLOAD_ADAPTER: status = unload_adapter(b, f->text, &err); break;
     case IV_COMMAND_RELEASE:
     case IV_COMMAND_RESUME:
     case IV_COMMAND_KINDS: IV_ASSERT(!"a command of remote.c");
@@ -211,6 +267,12 @@ static void run_command(iv_local *b, iv_inflight *f) {
     if (status == IV_OK) status = keep_result(f, &result, &err);
     finish(b, f, IV_BRIDGE_EVENT_COMMAND, status, status != IV_OK ? err.message : result.data ? result.data : "");
     iv_buf_free(&result);
+}
+
+/* Commands that no request overtakes, and that overtake none. */
+static bool in_order(const iv_inflight *f) {
+    return f->request || f->command == IV_COMMAND_UPDATE_WEIGHTS || f->command == IV_COMMAND_LOAD_ADAPTER ||
+           f->command == IV_COMMAND_UNLOAD_ADAPTER;
 }
 
 /* With the mutex held: the next entry to take. An update of weights waits until earlier requests have ended, and
@@ -221,7 +283,7 @@ static iv_inflight *next_inflight(const iv_local *b) {
         f && !f->request && f->command == IV_COMMAND_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
     if (!waits) return f;
     if (b->queued_commands == 1) return NULL;
-    while (f && (f->request || f->command == IV_COMMAND_UPDATE_WEIGHTS)) f = f->next;
+    while (f && in_order(f)) f = f->next;
     return f;
 }
 
@@ -278,6 +340,7 @@ static void publish(iv_local *b, iv_queued_event *r, iv_event_queue *dropped) {
     r->inflight = f, r->head.owner = f->owner, r->head.id = f->id;
     snprintf(r->fingerprint, sizeof r->fingerprint, "%s", b->stats.fingerprint);
     r->head.weight_version = b->stats.weight_version, r->head.fingerprint = r->fingerprint;
+    r->head.adapter = *f->adapter ? f->adapter : NULL;
     if (!f->cancelled) {
         f->references++;
         iv_event_queue_append(&b->events, r);

@@ -44,7 +44,8 @@ typedef struct iv_inflight {
     iv_request *request;              /* deep copy, until the engine has it; NULL: a command */
     size_t bytes;                     /* of its prompt */
     iv_command command;
-    char text[]; /* of a command */
+    char adapter[IV_ADAPTER_DIGEST_BYTES]; /* digest of the one that the engine has for it; "": none */
+    char text[];                           /* of a command */
 } iv_inflight;
 
 /* One event, and after it the data of its pointers. */

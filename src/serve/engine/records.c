@@ -66,6 +66,9 @@ static bool fill(iv_remote *r, const iv_journal_entry *e, iv_bridge_event_kind k
                              .details = &r->frame.details,
                              .weight_version = r->weight_version,
                              .fingerprint = r->fingerprint};
+    if (!e->adapter) return true;
+    snprintf(r->adapter, sizeof r->adapter, "%s", e->adapter->adapter.digest); /* it may go with the entry */
+    out->adapter = r->adapter;
     return true;
 }
 
@@ -92,7 +95,7 @@ static bool take_event(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridg
     }
     if (iv_journal_check_end(e, v, &err) != IV_OK) return break_off(r, e, &err);
     fill(r, e, IV_BRIDGE_EVENT_DONE, out);
-    iv_journal_remove(&r->journal, e);
+    iv_remote_remove_entry(r, e);
     return true;
 }
 
@@ -102,13 +105,14 @@ static bool take_refusal(iv_remote *r, iv_bridge_event *out) {
     r->eventful = true;
     fill(r, e, IV_BRIDGE_EVENT_REFUSED, out);
     out->event = NULL, out->status = r->frame.status, out->message = r->frame.text;
-    iv_journal_remove(&r->journal, e);
+    iv_remote_remove_entry(r, e);
     return true;
 }
 
 static bool take_result(iv_remote *r, iv_bridge_event *out) {
     const iv_frame *f = &r->frame;
     iv_journal_entry *e = iv_journal_find(&r->journal, f->id);
+    if (!e) iv_remote_take_reloaded(r, f->id, f->status, f->text);
     if (!e || e->request) return false;
     bool good = f->status == IV_OK;
     if (good && e->command == IV_COMMAND_PAUSE) r->paused = true;
@@ -119,9 +123,10 @@ static bool take_result(iv_remote *r, iv_bridge_event *out) {
         r->weight_version = f->weight_version + r->version_more;
         snprintf(r->fingerprint, sizeof r->fingerprint, "%s", r->stats.fingerprint);
     }
+    if (good) iv_remote_take_adapter(r, e, f->text);
     fill(r, e, IV_BRIDGE_EVENT_COMMAND, out);
     out->event = NULL, out->fingerprint = NULL, out->status = f->status, out->message = f->text;
-    iv_journal_remove(&r->journal, e);
+    iv_remote_remove_entry(r, e);
     return true;
 }
 

@@ -126,7 +126,7 @@ static iv_status open_parts(iv_remote *r, iv_error *err) {
 static void remote_close(iv_bridge *b) {
     iv_remote *r = (iv_remote *)b;
     iv_remote_end_process(r);
-    while (r->journal.first) iv_journal_remove(&r->journal, r->journal.first);
+    while (r->journal.first) iv_remote_remove_entry(r, r->journal.first);
     for (synthesized_event *m; (m = r->synthesized_first);) {
         r->synthesized_first = m->next;
         free(m);
@@ -139,6 +139,7 @@ static void remote_close(iv_bridge *b) {
     const int fds[] = {r->epoll, r->timer, r->wake};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
+    iv_adapter_list_close(&r->bridge.adapters);
     free(r);
 }
 
@@ -179,6 +180,7 @@ static iv_status remote_submit(iv_bridge *b, const iv_request *request, void *ow
     iv_journal_entry *e = iv_journal_add_request(&r->journal, request, owner);
     if (!e) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     *id = e->id;
+    iv_remote_bind_adapter(r, e);
     if (r->life != LIFE_READY) return IV_OK;
     if (iv_remote_send_entry(r, e)) iv_remote_flush(r);
     return IV_OK;
@@ -259,7 +261,7 @@ static void remote_cancel(iv_bridge *b, uint64_t id) {
     if (id && r->synthesized_first) iv_remote_drop_synthesized(r, id);
     if (!e || !e->request) return;
     if (e->sent) iv_remote_put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = id});
-    iv_journal_remove(&r->journal, e);
+    iv_remote_remove_entry(r, e);
     r->cancelled++;
     iv_remote_flush(r);
 }
@@ -316,6 +318,7 @@ iv_status iv_remote_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
     *out = NULL;
     if (!r) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
     r->bridge.calls = &calls, r->o = *o;
+    iv_adapter_list_open(&r->bridge.adapters);
     if (!r->o.queued_requests_max) r->o.queued_requests_max = QUEUED_DEFAULT;
     r->epoll = r->timer = r->wake = r->process.fd = -1;
     iv_status status = open_parts(r, err);

@@ -44,7 +44,8 @@ typedef struct iv_remote {
     char *weights; /* text of the last update; NULL: the weights of the options */
     iv_release release;
     uint64_t weight_version;
-    char fingerprint[128]; /* of the events that come now, like weight_version */
+    char fingerprint[128];                 /* of the events that come now, like weight_version */
+    char adapter[IV_ADAPTER_DIGEST_BYTES]; /* of the event that was taken last */
     bool paused;
     uint64_t cancelled, restarts, continued;
     double restarted_at[RESTARTS_KEPT]; /* a ring; entry restarts % RESTARTS_KEPT is the next */
@@ -96,9 +97,17 @@ void iv_remote_inspect_progress(iv_remote *r, uint64_t stuck_ms); /* it responds
 void iv_remote_put(iv_remote *r, const iv_frame *f); /* dropped without a process: the next learns all of the journal */
 void iv_remote_flush(iv_remote *r);                  /* what the socket takes; the rest when it is writable */
 bool iv_remote_send_entry(iv_remote *r, iv_journal_entry *e); /* false: the entry is gone */
-void iv_remote_send_all(iv_remote *r);                        /* in order, to a new process */
 /* The entry ends with this instead of an event of the engine. */
 void iv_remote_end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message);
+
+/* ---- remote_adapters.c ---- */
+void iv_remote_bind_adapter(iv_remote *r, iv_journal_entry *e); /* a new request's */
+void iv_remote_remove_entry(iv_remote *r, iv_journal_entry *e); /* from the journal */
+/* A command about adapters was carried out. */
+void iv_remote_take_adapter(iv_remote *r, const iv_journal_entry *command, const char *result);
+/* The result of a command that has no entry: if it was to load an adapter again and failed, its requests end. */
+void iv_remote_take_reloaded(iv_remote *r, uint64_t id, iv_status status, const char *message);
+void iv_remote_send_all(iv_remote *r); /* adapters, then the journal in order, to a new process */
 
 /* ---- records.c ---- */
 iv_status iv_remote_take_info(iv_remote *r, const iv_frame *f, iv_error *err); /* of the first process */

@@ -4,12 +4,14 @@
 #include "serve/state/process_stats.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { BUCKETS_MAX = 24, FINISHES = 4, NAME_BYTES_MAX = 512, HTTP_KINDS_MAX = 1024 };
+enum { BUCKETS_MAX = 24, FINISHES = 4, NAME_BYTES_MAX = 512, HTTP_KINDS_MAX = 1024, ADAPTERS_MAX = 256 };
 
 /* HTTP requests of one method, route and status: a client cannot make new ones without end. */
 typedef struct http_kind {
@@ -17,6 +19,13 @@ typedef struct http_kind {
     int status;
     uint64_t count;
 } http_kind;
+
+/* Requests that one name of an adapter has answered. A client that loads ever new names fills the table; what comes
+ * behind is counted as "other", the last entry. */
+typedef struct adapter_kind {
+    char name[NAME_BYTES_MAX]; /* escaped */
+    uint64_t requests, prompted, generated;
+} adapter_kind;
 
 typedef struct histogram {
     const double *bounds;
@@ -54,6 +63,8 @@ struct iv_metrics {
     uint64_t requests, finished[FINISHES], refused, generated, prompted, cached;
     http_kind *http; /* HTTP_KINDS_MAX */
     size_t http_count;
+    adapter_kind *adapters; /* ADAPTERS_MAX */
+    size_t adapter_count;
     double last_time, tokens_per_second;
     uint64_t last_tokens;
     void (*count_server)(void *user, iv_metrics_server *out); /* NULL: all 0 */
@@ -89,9 +100,9 @@ static void escape(const char *text, char out[NAME_BYTES_MAX]) {
 
 iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_metrics **out, iv_error *err) {
     iv_metrics *m = calloc(1, sizeof *m);
-    if (m) m->http = calloc(HTTP_KINDS_MAX, sizeof *m->http);
-    if (!m || !m->http) {
-        free(m);
+    if (m) m->http = calloc(HTTP_KINDS_MAX, sizeof *m->http), m->adapters = calloc(ADAPTERS_MAX, sizeof *m->adapters);
+    if (!m || !m->http || !m->adapters) {
+        iv_metrics_close(m);
         return iv_fail(err, IV_NO_MEMORY, "metrics: no memory");
     }
     m->names = names;
@@ -107,12 +118,27 @@ iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_met
 }
 
 void iv_metrics_close(iv_metrics *m) {
-    if (m) free(m->http);
+    if (m) free(m->http), free(m->adapters);
     free(m);
+}
+
+static void note_adapter(iv_metrics *m, const iv_metrics_request *r) {
+    char name[NAME_BYTES_MAX];
+    size_t i = 0;
+    if (!r->adapter) return;
+    escape(r->adapter, name);
+    while (i < m->adapter_count && i + 1 < ADAPTERS_MAX && strcmp(m->adapters[i].name, name) != 0) i++;
+    adapter_kind *a = &m->adapters[i];
+    if (i == m->adapter_count) {
+        m->adapter_count++;
+        snprintf(a->name, sizeof a->name, "%s", i + 1 < ADAPTERS_MAX ? name : "other");
+    }
+    a->requests++, a->prompted += r->prompt_tokens, a->generated += r->generated_tokens;
 }
 
 void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r) {
     size_t finish = (size_t)r->finish;
+    note_adapter(m, r);
     IV_ASSERT(finish >= 1 && finish <= FINISHES);
     m->requests++, m->finished[finish - 1]++;
     m->prompted += r->prompt_tokens, m->generated += r->generated_tokens, m->cached += r->cached_tokens;
@@ -412,6 +438,67 @@ static void print_stored(page *p) {
     PRINT(p, "invar_responses_lost_total{%s} %llu\n", p->labels, (unsigned long long)s->responses_lost);
 }
 
+static void print_loaded(page *p) {
+    const iv_metrics_server *s = &p->sample.server;
+    char name[NAME_BYTES_MAX];
+    head(p, "invar_adapter_info", "Adapters that are loaded.", "gauge");
+    for (size_t i = 0; i < s->adapter_count; i++) {
+        escape(s->adapters[i].name, name);
+        PRINT(p, "invar_adapter_info{%s,adapter=\"%s\",digest=\"%s\",rank=\"%zu\"} 1\n", p->labels, name,
+              s->adapters[i].digest, s->adapters[i].rank);
+    }
+    head(p, "invar_adapter_requests_open", "Requests that wait or run, by adapter.", "gauge");
+    for (size_t i = 0; i < s->adapter_count; i++) {
+        escape(s->adapters[i].name, name);
+        PRINT(p, "invar_adapter_requests_open{%s,adapter=\"%s\"} %zu\n", p->labels, name,
+              s->adapters[i].running + s->adapters[i].waiting);
+    }
+}
+
+static void print_adapters(page *p) {
+    static const struct {
+        const char *name, *help;
+        size_t at;
+    } counts[] = {
+        {"invar_adapter_requests_total", "Requests that ended, by adapter.", offsetof(adapter_kind, requests)},
+        {"invar_adapter_prompt_tokens_total", "Tokens of their prompts.", offsetof(adapter_kind, prompted)},
+        {"invar_adapter_generated_tokens_total", "Tokens of their answers.", offsetof(adapter_kind, generated)}};
+    const iv_metrics *m = p->sample.m;
+    if (!p->sample.server.max_loras) return;
+    print_loaded(p);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        head(p, counts[k].name, counts[k].help, "counter");
+        for (size_t i = 0; i < m->adapter_count; i++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&m->adapters[i] + counts[k].at, sizeof value);
+            PRINT(p, "%s{%s,adapter=\"%s\"} %llu\n", counts[k].name, p->labels, m->adapters[i].name,
+                  (unsigned long long)value);
+        }
+    }
+}
+
+/* vLLM's: names in labels, and the time as the value. */
+static void print_lora_info(page *p) {
+    const iv_metrics_server *s = &p->sample.server;
+    char name[NAME_BYTES_MAX];
+    if (!s->max_loras) return;
+    head(p, "vllm:lora_requests_info", "Adapters of requests that run and wait.", "gauge");
+    PRINT(p, "vllm:lora_requests_info{max_lora=\"%zu\"", s->max_loras);
+    for (int waiting = 0; waiting < 2; waiting++) {
+        const char *comma = "";
+        PRINT(p, ",%s_lora_adapters=\"", waiting ? "waiting" : "running");
+        for (size_t i = 0; i < s->adapter_count; i++) {
+            const iv_metrics_adapter *a = &s->adapters[i];
+            if (!(waiting ? a->waiting : a->running)) continue;
+            escape(a->name, name);
+            PRINT(p, "%s%s", comma, name);
+            comma = ",";
+        }
+        PRINT(p, "\"");
+    }
+    PRINT(p, "} %lld\n", (long long)time(NULL));
+}
+
 static void print_processes(page *p) {
     for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
         if (processes[i].engine && p->sample.s->engine_pid <= 0) continue;
@@ -433,6 +520,7 @@ static void print_facts(page *p) {
         head(p, "vllm:cache_config_info", "The KV cache.", "gauge");
         PRINT(p, "vllm:cache_config_info{%s,block_size=\"64\",num_gpu_blocks=\"%zu\"} 1\n", p->labels,
               s->engine.kv_pages);
+        print_lora_info(p);
     }
 }
 
@@ -459,6 +547,8 @@ bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const i
     print_dialect(&p, IV_METRICS_OWN);
     print_http(&p);
     print_stored(&p);
+    print_adapters(&p);
     if (m->names != IV_METRICS_OWN) print_dialect(&p, m->names);
+    free(p.sample.server.adapters);
     return p.good;
 }

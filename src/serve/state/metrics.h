@@ -13,6 +13,7 @@ void iv_metrics_close(iv_metrics *m); /* NULL is fine */
  * `queued` is part of it, `decode` follows it. */
 typedef struct iv_metrics_request {
     iv_finish finish;
+    const char *adapter; /* its name; NULL: the base alone */
     size_t prompt_tokens, generated_tokens, cached_tokens;
     double queued, first, total, decode;
 } iv_metrics_request;
@@ -24,6 +25,12 @@ void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 /* An HTTP request has ended. route: its pattern, a constant; NULL: it matched none. */
 void iv_metrics_note_http(iv_metrics *m, const char *method, const char *route, int status);
 
+/* A loaded adapter, and the open requests that name it. */
+typedef struct iv_metrics_adapter {
+    char name[IV_ADAPTER_NAME_BYTES], digest[IV_ADAPTER_DIGEST_BYTES];
+    size_t rank, running, waiting;
+} iv_metrics_adapter;
+
 /* Counters kept by the server. `count` is called when a page is written. */
 typedef struct iv_metrics_server {
     uint64_t log_lines_dropped;
@@ -32,6 +39,9 @@ typedef struct iv_metrics_server {
     bool stores_responses; /* the next are meant */
     size_t stored_responses;
     uint64_t stored_bytes, responses_lost;
+    size_t max_loras;             /* 0: the server has no adapters */
+    iv_metrics_adapter *adapters; /* adapter_count of them, freed by the caller of `count` */
+    size_t adapter_count;
 } iv_metrics_server;
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
 

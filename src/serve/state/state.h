@@ -30,6 +30,8 @@ typedef struct iv_server_options {
     bool split_special_tokens; /* special tokens spelled by clients are plain text, unless a request says otherwise */
     const char *log_file;      /* appended to; NULL: standard error. Reopened on SIGHUP */
     uint32_t drain_ms;         /* SIGTERM: time for accepted requests; 30 s */
+    const iv_lora_module *adapters; /* loaded before the server listens */
+    size_t adapter_count;
     pid_t launcher; /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: open requests are failed first. 0:
                        none */
     const char *update_dir;     /* where weights that arrive over HTTP are collected; NULL: chosen (weights/folder.h) */
