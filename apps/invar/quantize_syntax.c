@@ -6,7 +6,7 @@ static const cli_flag quantize_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "NAME",
      .unset = "fp8",
-     .help = "fp8, int8 (a scale a row), w8a8 (the same, for --arithmetic i8), int4 (groups), mxfp4, nvfp4: as "
+     .help = "fp8, int8 (a scale a row), w8a8 (the same, and inputs), int4 (groups), mxfp4, nvfp4: as "
              "llm-compressor writes them"},
     {.name = "group-size",
      .kind = CLI_COUNT,
@@ -90,7 +90,7 @@ static const cli_section quantize_section = {"Flags", quantize_flags};
 static const cli_example quantize_examples[] = {
     {"invar quantize ./model ./model-fp8 --format fp8", "8 bits: half the size"},
     {"invar quantize ./model ./model-int4 --format int4 --group-size 64", "4 bits, a scale for 64 weights"},
-    {"invar quantize ./model ./model-w8a8 --format w8a8 --smooth 0.5 --calibrate texts.jsonl", "for --arithmetic i8"},
+    {"invar quantize ./model ./model-w8a8 --format w8a8 --smooth 0.5 --calibrate texts.jsonl", "int8 on both sides"},
     {"invar quantize ./model ./model-int4 --format int4 --calibrate texts.jsonl", "the same by GPTQ"},
     {0}};
 
