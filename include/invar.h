@@ -140,9 +140,13 @@ typedef struct iv_engine_options {
     size_t max_loras;     /* adapters that may be loaded at once (iv_engine_load_adapter); 0: none. For a CPU's engine
                            * with numerics "invar" */
     size_t max_lora_rank; /* of any module of them, 1 to 4096; 64 by default */
+    size_t expert_parallel_size; /* ranks that divide the experts of a mixture. Experts are whole on a rank, and all
+                                  * ranks divide them, so this is checked alone and never changes a bit: 0: not checked;
+                                  * IV_EXPERT_PARALLEL: the model has experts; else they are divided by so many ranks */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
+#define IV_EXPERT_PARALLEL SIZE_MAX
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
  * speculation. */
@@ -682,6 +686,18 @@ typedef struct iv_context_info {
  * step that computes more tokens of a prompt at once needs their pages too. */
 IV_API iv_status iv_inspect_context(const char *model, const char *dtype, size_t tokens, iv_context_info *info,
                                     iv_error *err);
+/* What each of `ranks` tensor-parallel ranks has, 1 to 8. Bytes of weights are those of a rank by itself, a GPU or a
+ * process: ranks that are threads of one process share the embedding and the routers of the first. */
+typedef struct iv_ranks_info {
+    size_t ranks;
+    struct {
+        uint64_t weight_bytes, kv_bytes_per_token;
+        size_t heads, kv_heads, experts; /* experts: whole ones of each mixture */
+    } rank[8];
+} iv_ranks_info;
+/* IV_INVALID, IV_UNSUPPORTED: the model cannot be divided so. */
+IV_API iv_status iv_inspect_ranks(const char *model, const char *dtype, size_t ranks, iv_ranks_info *info,
+                                  iv_error *err);
 /* What the engine makes of a model's config.json, as iv_ops_config_json of invar_ops.h. */
 IV_API iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err);
 
@@ -695,8 +711,11 @@ typedef struct iv_export_options {
     size_t threads;           /* 0: one for each CPU */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
     void *user;
+    const char *lora; /* of iv_export: a PEFT directory, whose adapter is added to the weights, W + scale B A in f64,
+                       * rounded once: a model of its own, with other bits than the model next to the adapter. NULL:
+                       * none; others than iv_export refuse it */
 } iv_export_options;
-/* Defaults: "auto", 5,000,000,000 bytes, no overwriting. */
+/* Defaults: "auto", 5,000,000,000 bytes, no overwriting, no adapter. */
 IV_API void iv_export_options_init_sized(iv_export_options *options, size_t size);
 static inline void iv_export_options_init(iv_export_options *options) {
     iv_export_options_init_sized(options, sizeof *options);

@@ -55,6 +55,22 @@ typedef struct iv_trainer_options {
                              * as many as ranks */
     bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates. On a CPU:
                              * IV_INVALID */
+    /* An adapter of low rank learns, and the model's weights do not (docs/LORA.md): with lora_rank or lora. On a CPU;
+     * device "auto" is the CPU then, and "cuda" IV_UNSUPPORTED. The first five are part of the fingerprint; each
+     * without lora_rank is IV_INVALID, and so is lora_rank with lora. */
+    size_t lora_rank;         /* of each A and B, 1 to 4096. 0: all weights learn, or `lora` */
+    double lora_alpha;        /* the term's factor is alpha / rank. 0: the rank, a factor of 1 */
+    const char *lora_targets; /* as PEFT's target_modules: names between commas, which match the last parts of a
+                               * module's name ("q_proj,v_proj"); "all-linear": every linear layer but the head; or an
+                               * expression, which matches all of a name. NULL: "all-linear". IV_NOT_FOUND: no module */
+    bool lora_rslora;         /* the factor is alpha / sqrt(rank) */
+    uint64_t lora_seed;       /* of the first A (NUMERICS.md 19.1); the first B is zero */
+    const char *lora;         /* instead: a PEFT directory, the adapter to begin with; or NULL */
+    iv_engine *base;          /* never changes a bit: an open engine of this model on a CPU, of one rank, the same dtype
+                               * and numerics, whose weights the trainer reads instead of a copy of its own. It
+                               * outlives the trainer; its weights cannot be replaced meanwhile (IV_BUSY). Trainers of
+                               * several adapters may have one base, and may run while it does, each on its own thread.
+                               * NULL: the trainer reads the model. Without an adapter: IV_INVALID */
 } iv_trainer_options;
 
 /* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,
@@ -128,9 +144,9 @@ IV_API iv_status iv_trainer_score(iv_trainer *trainer, const iv_trainer_batch *b
 IV_API iv_status iv_trainer_gradients(iv_trainer *trainer, const iv_trainer_batch *batch, double denominator,
                                       iv_error *err);
 
-/* Copies the gradient of the mean loss, before clipping, of a tensor by its name in the checkpoint. out[elements], in
- * the checkpoint's shape. IV_NOT_FOUND: there is no such trained tensor. IV_INVALID: another number of elements, or no
- * gradients wait. */
+/* Copies the gradient of the mean loss, before clipping, of a tensor by its name in the checkpoint; of an adapter by
+ * its name in the PEFT file ("base_model.model.MODULE.lora_A.weight"). out[elements], in the shape there. IV_NOT_FOUND:
+ * there is no such trained tensor. IV_INVALID: another number of elements, or no gradients wait. */
 IV_API iv_status iv_trainer_get_gradient(const iv_trainer *trainer, const char *tensor, float *out, size_t elements,
                                          iv_error *err);
 
@@ -165,14 +181,25 @@ IV_API void iv_trainer_get_metrics(const iv_trainer *trainer, iv_trainer_metrics
  */
 IV_API iv_status iv_trainer_sync_engine(iv_trainer *trainer, iv_engine *engine, bool digest, iv_error *err);
 
+/* The present A and B, rounded as the trainer's own forward rounds them, become the engine's adapter `name` (invar.h:
+ * adapters), without a file: answers have the digest and the bits of one that is loaded from an exported copy. An
+ * adapter of that name is replaced: requests that use it keep it until they end, later ones get the new one. Between
+ * two steps of the engine; requests may run. info: NULL, or the adapter's facts; its strings live until the adapter is
+ * replaced or unloaded. IV_INVALID: the trainer has no adapter, or the engine another model, dtype or arithmetic, or no
+ * room for adapters (max_loras 0). IV_LIMIT: a rank above max_lora_rank. IV_BUSY: max_loras are loaded. */
+IV_API iv_status iv_trainer_sync_adapter(iv_trainer *trainer, iv_engine *engine, const char *name,
+                                         iv_adapter_info *info, iv_error *err);
+
 /* Writes the present weights as a Hugging Face directory, as iv_export does; "auto": matrices in the trainer's dtype,
- * vectors in float32. options and info may be NULL. */
+ * vectors in float32. Of an adapter: a PEFT directory; "auto": in the trainer's dtype, "float32": the weights that
+ * learn. options and info may be NULL. */
 IV_API iv_status iv_trainer_export(iv_trainer *trainer, const char *dir, const iv_export_options *options,
                                    iv_export_info *info, iv_error *err);
 
 /* Saves a checkpoint: DIR/checkpoint-NNNNNN with NNNNNN the optimizer's steps (docs/formats/training_checkpoint.md),
- * with weights, moments and a Hugging Face model. It is whole or absent whenever the process is killed. keep: complete
- * checkpoints of this run that stay, newest first; 0: all. state: a JSON object to continue from, NULL: {}. */
+ * with weights, moments and a Hugging Face model, or the files of a PEFT directory. It is whole or absent whenever the
+ * process is killed. keep: complete checkpoints of this run that stay, newest first; 0: all. state: a JSON object to
+ * continue from, NULL: {}. */
 IV_API iv_status iv_trainer_save(iv_trainer *trainer, const char *dir, size_t keep, const char *state, iv_error *err);
 
 /* Continues from the newest whole checkpoint in dir, which may have been saved with other ranks, threads and passes.

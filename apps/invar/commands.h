@@ -46,6 +46,9 @@ extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax
 /* The flags of an engine. */
 extern const cli_section cli_engine_section;
 
+/* The flags of verify for --train (train_syntax.c). */
+extern const cli_section cli_verify_train_section;
+
 /* All of them in the order of help, ending with NULL. */
 extern const cli_syntax *const cli_syntaxes[];
 

@@ -44,6 +44,11 @@ int cli_export(const cli_args *args, iv_error *err) {
     o.max_shard_bytes = cli_count(args, "max-shard-size", o.max_shard_bytes);
     o.overwrite = cli_has(args, "overwrite");
     o.threads = cli_count(args, "threads", o.threads);
+    o.lora = cli_text(args, "lora", NULL);
+    if (!o.lora != !cli_has(args, "merge"))
+        return cli_fail(err, CLI_USAGE, "%s",
+                        o.lora ? "--lora: wanted --merge too: a model's directory has no adapter next to it"
+                               : "--merge: wanted --lora DIR too");
     cli_progress_start(&progress, args->operands[0]);
     o.progress = cli_progress_step, o.user = &progress;
     iv_status status = iv_export(path, args->operands[1], &o, &info, err);

@@ -16,7 +16,7 @@ enum {
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */
     CLI_OPERANDS_MAX = 2,
-    CLI_SECTIONS_MAX = 8,       /* per command, including the NULL */
+    CLI_SECTIONS_MAX = 9,       /* per command, including the NULL */
     CLI_TOKENS_MAX = INT32_MAX, /* the range of a token index */
     CLI_IDS_MAX = 1 << 20       /* token ids in one flag */
 };

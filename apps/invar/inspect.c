@@ -36,8 +36,23 @@ static void write_context(iv_json_out *json, const iv_context_info *c) {
     iv_out_close(json, '}');
 }
 
+static void write_ranks(iv_json_out *json, const iv_ranks_info *r) {
+    iv_out_kv_open(json, "ranks", '[');
+    for (size_t i = 0; i < r->ranks; i++) {
+        iv_out_open(json, '{');
+        iv_out_kv_uint(json, "weight_bytes", r->rank[i].weight_bytes);
+        iv_out_kv_uint(json, "kv_bytes_per_token", r->rank[i].kv_bytes_per_token);
+        iv_out_kv_uint(json, "heads", r->rank[i].heads);
+        iv_out_kv_uint(json, "kv_heads", r->rank[i].kv_heads);
+        iv_out_kv_uint(json, "experts", r->rank[i].experts);
+        iv_out_close(json, '}');
+    }
+    iv_out_close(json, ']');
+}
+
+/* ranks: of --tensor-parallel-size, or none. */
 static void write_json(FILE *file, const char *model, const iv_model_info *m, const iv_context_info *c,
-                       const iv_text *configuration) {
+                       const iv_ranks_info *ranks, const iv_text *configuration) {
     iv_json_out json = {.spaced = true, .file = file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", model);
@@ -75,6 +90,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
     write_context(&json, c);
+    if (ranks->ranks) write_ranks(&json, ranks);
     iv_out_close(&json, '}');
     fputc('\n', file);
 }
@@ -167,6 +183,21 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
         fprintf(out, "  %-18s none: the weights need all of it\n", "tokens that fit");
 }
 
+static void print_ranks(FILE *out, cli_style s, const iv_ranks_info *r, bool experts) {
+    char weights[24], token[24];
+    if (!r->ranks) return;
+    fprintf(out, "\n%sOver %zu %s%s\n", s.bold, r->ranks, r->ranks == 1 ? "rank" : "ranks", s.plain);
+    for (size_t i = 0; i < r->ranks; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "rank %zu", i);
+        fprintf(out, "  %-18s %s of weights, %s of cache per token, %zu heads", name,
+                cli_human_bytes((double)r->rank[i].weight_bytes, weights),
+                cli_human_bytes((double)r->rank[i].kv_bytes_per_token, token), r->rank[i].heads);
+        if (experts) fprintf(out, ", %zu whole experts", r->rank[i].experts);
+        fprintf(out, "\n");
+    }
+}
+
 int cli_inspect(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_model_info info;
@@ -176,15 +207,20 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     iv_context_info context;
     size_t tokens = (size_t)cli_count(args, "max-model-len", 0);
     if (iv_inspect_context(path, cli_text(args, "dtype", "auto"), tokens, &context, err) != IV_OK) return CLI_FAILED;
+    iv_ranks_info ranks = {0};
+    size_t count = (size_t)cli_count(args, "tensor-parallel-size", 0);
+    if (count && iv_inspect_ranks(path, cli_text(args, "dtype", "auto"), count, &ranks, err) != IV_OK)
+        return CLI_FAILED;
     iv_text configuration;
     if (iv_inspect_config(path, &configuration, err) != IV_OK) return CLI_FAILED;
     cli_buffer buffer;
     int opened = cli_buffer_open(&buffer, err);
     if (opened == CLI_OK && cli_has(args, "json"))
-        write_json(buffer.file, args->operands[0], &info, &context, &configuration);
+        write_json(buffer.file, args->operands[0], &info, &context, &ranks, &configuration);
     else if (opened == CLI_OK) {
         print_table(buffer.file, cli_style_of(1), args->operands[0], &info);
         print_context(buffer.file, cli_style_of(1), &context);
+        print_ranks(buffer.file, cli_style_of(1), &ranks, info.experts > 0);
     }
     iv_text_free(&configuration);
     if (opened != CLI_OK) return CLI_FAILED;

@@ -172,6 +172,8 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->isa = cli_text(args, "isa", o->isa);
     o->threads = cli_count(args, "threads", o->threads);
     o->tensor_parallel_size = cli_count(args, "tensor-parallel-size", o->tensor_parallel_size);
+    if (cli_has(args, "enable-expert-parallel")) o->expert_parallel_size = IV_EXPERT_PARALLEL;
+    o->expert_parallel_size = cli_count(args, "expert-parallel-size", o->expert_parallel_size);
     o->rank_transport = cli_text(args, "rank-transport", o->rank_transport);
     o->rank_timeout_ms = cli_count(args, "rank-timeout", o->rank_timeout_ms);
     o->max_model_len = cli_count(args, "max-model-len", o->max_model_len);

@@ -237,6 +237,8 @@ static const cli_flag model_inspect_flags[] = {
     {DTYPE_ROW},
     {COUNT("max-model-len", "N", 1, CLI_TOKENS_MAX), .unset = "the model's",
      .help = "the context whose KV cache is reported"},
+    {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1",
+     .help = "report what each of N ranks has: weights, heads, whole experts"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
@@ -338,6 +340,8 @@ static const cli_flag export_flags[] = {
      .unset = "5000000000",
      .help = "weights per file, such as 2G; more are split into several, with an index"},
     {.name = "overwrite", .help = "replace the model in DIR"},
+    {PATH("lora", "DIR"), .unset = "none", .help = "with --merge: an adapter that PEFT has saved"},
+    {.name = "merge", .help = "add it to the weights: a model of its own, with other bits (docs/LORA.md)"},
     {COUNT("threads", "N", 0, 256), .unset = "0: one per CPU", .help = "threads that load; never changes a bit"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
     {0},
@@ -370,29 +374,13 @@ static const cli_flag verify_prompt_flags[] = {
 };
 static const cli_section verify_prompt_section = {"Requests", verify_prompt_flags};
 
-static const cli_flag verify_train_flags[] = {
-    {.name = "train", .help = "compare the weights of training runs instead of answers"},
-    {PATH("data", "FILE"), .unset = "random sequences", .help = "JSONL for supervised fine-tuning"},
-    {COUNT("steps", "N", 1, 100000), .unset = "20", .help = "steps of a run; the weights of each are compared"},
-    {COUNT("batch-size", "N", 1, 65536), .unset = "16", .help = "sequences of a step"},
-    {TEXT("worlds", "LIST"), .unset = "2,4,8", .help = "values of the axis world: data-parallel ranks"},
-    {TEXT("micro-batches", "LIST"), .unset = "1,2,4,8",
-     .help = "values of the axis micro-batch: most sequences of a pass"},
-    {COUNT("scalar-steps", "N", 0, 100000), .unset = "2",
-     .help = "steps to run with the slow scalar instruction set; 0: all"},
-    {TEXT("part", "I/N"), .unset = "1/1",
-     .help = "run every Nth configuration, from the Ith on: N machines share them"},
-    {0},
-};
-static const cli_section verify_train_section = {
-    "Training (axes threads isa tp device world micro-batch recompute resume)", verify_train_flags};
-
 static const cli_flag verify_axis_flags[] = {
     {TEXT("axes", "LIST"), .unset = "all", .help = "axes to vary, comma-separated"},
     {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "values of the axis batch: concurrent requests"},
     {TEXT("chunk-sizes", "LIST"), .unset = "16,61,256", .help = "values of the axis chunk: tokens in one step"},
     {TEXT("thread-counts", "LIST"), .unset = "2,3", .help = "values of the axis threads"},
-    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .help = "values of the axis tp: tensor-parallel ranks"},
+    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .alias = "ep-sizes",
+     .help = "values of the axis tp: tensor-parallel ranks, which divide experts, too"},
     {COUNT("combinations", "N", 0, 1000), .unset = "8", .help = "random configurations of several axes"},
     {.name = "product", .help = "run all combinations of all values instead"},
     {COUNT("seed", "N", 0, UINT64_MAX), .unset = "1", .help = "seed of random choices"},
@@ -434,7 +422,7 @@ const cli_syntax cli_verify_syntax = {
     .text = "Runs each request alone, on one thread, with an empty cache; then in every other configuration. Compares\n"
             "all logits, tokens and log-probabilities bit for bit. Exit code 1: the first difference is named.\n"
             "With --train: runs of supervised fine-tuning, and the hash of all weights after each step.",
-    .sections = {&verify_prompt_section, &verify_axis_section, &verify_train_section, &verify_output_section,
+    .sections = {&verify_prompt_section, &verify_axis_section, &cli_verify_train_section, &verify_output_section,
                  &loras_section, &verify_engine_section},
     .examples = verify_examples};
 

@@ -69,6 +69,12 @@ static const setting run_settings[] = {{SETS("output", output)},
                                        {SETS("adam-beta2", trainer.beta2)},
                                        {SETS("adam-eps", trainer.eps)},
                                        {SETS("max-grad-norm", max_grad_norm)},
+                                       {SETS("lora", trainer.lora)},
+                                       {SETS("lora-rank", trainer.lora_rank)},
+                                       {SETS("lora-alpha", trainer.lora_alpha)},
+                                       {SETS("lora-targets", trainer.lora_targets)},
+                                       {SETS("lora-rslora", trainer.lora_rslora)},
+                                       {SETS("lora-seed", trainer.lora_seed)},
                                        {0}};
 
 static const setting rl_settings[] = {{SETS("algorithm", algorithm)},
@@ -247,11 +253,23 @@ static int report(const cli_args *args, const iv_run_options *o, const iv_run_su
 
 /* ---- sft, rl ------------------------------------------------------------------------------------------- */
 
+/* Experts are whole on a rank whatever is asked. */
+static int check_experts(const cli_args *args, const char *path, iv_error *err) {
+    iv_model_info info;
+    if (!cli_has(args, "enable-expert-parallel")) return CLI_OK;
+    if (iv_inspect(path, "auto", &info, err) != IV_OK) return CLI_FAILED;
+    if (info.experts) return CLI_OK;
+    return cli_fail(err, CLI_FAILED,
+                    "enable_expert_parallel: model_type %s: wanted a mixture of experts, found dense layers alone",
+                    info.model_type);
+}
+
 static int run(const cli_args *args, iv_run_options *o, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_run_summary summary;
     cli_interrupt interrupt;
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    if (check_experts(args, path, err) != CLI_OK) return CLI_FAILED;
     o->trainer.model = path;
     o->progress = o->quiet || cli_is_other_rank() ? NULL : stderr;
     o->stop = cli_interrupt_flag();
@@ -313,7 +331,7 @@ int cli_train_gradients(const cli_args *args, iv_error *err) {
     if (!out) return cli_fail(err, CLI_USAGE, "wanted --out FILE, the safetensors file to write");
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process computes alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
-    if (cli_check_writable(out, err) != CLI_OK) return CLI_FAILED;
+    if (cli_check_writable(out, err) != CLI_OK || check_experts(args, path, err) != CLI_OK) return CLI_FAILED;
     o.trainer.model = path;
     return iv_run_gradients(&o, out, &summary, err) == IV_OK ? report_gradients(args, &summary, err) : CLI_FAILED;
 }

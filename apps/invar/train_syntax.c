@@ -63,6 +63,19 @@ static const cli_flag optimizer_flags[] = {
 };
 static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_flags};
 
+static const cli_flag adapter_flags[] = {
+    {COUNT("lora-rank", "R", 1, 4096), .alias = "lora-r", .unset = "all weights learn",
+     .help = "learn an adapter of this rank; the model's weights do not change"},
+    {REAL("lora-alpha", "A", -16777215, 16777215), .unset = "R", .help = "the adapter's term is times A / R"},
+    {TEXT("lora-targets", "NAMES"), .alias = "lora-target-modules", .unset = "all-linear: all but the head",
+     .help = "names of modules between commas (q_proj,v_proj), or an expression of whole names"},
+    {.name = "lora-rslora", .help = "times A / sqrt(R) instead"},
+    {COUNT("lora-seed", "N", 0, UINT64_MAX), .unset = "0", .help = "of the first A; the first B is zero"},
+    {PATH("lora", "DIR"), .unset = "none", .help = "instead: learn the adapter that PEFT saved there further"},
+    {0},
+};
+static const cli_section adapter_section = {"Adapter (LoRA; docs/LORA.md)", adapter_flags};
+
 #define TRAIN_DTYPE_ROW                                       \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), \
         .unset = "auto: the checkpoint's", .help = "of weights and activations; master weights are float32"
@@ -95,6 +108,8 @@ static const cli_flag layout_flags[] = {
      .unset = "1; under mpirun its processes / --tp", .help = "ranks that divide the batch and the optimizer state"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tensor-parallel tp", .unset = "1",
      .help = "ranks that divide each layer"},
+    {.name = "enable-expert-parallel",
+     .help = "whole experts on each rank, which they always are; refused without experts"},
     {COUNT("threads", "N", 0, TRAIN_THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},
     {COUNT("micro-batch", "N", 0, SEQUENCES_MAX), .alias = "micro-batch-size", .unset = "0: as many as fit",
      .help = "most sequences of a pass"},
@@ -119,6 +134,8 @@ static const cli_example sft_examples[] = {
     {"invar train sft tiny-math --data chats.jsonl --output runs/a --epochs 2 --lr 1e-4 --dp 2 --resume",
      "continue it with two ranks: the same weights"},
     {"invar chat runs/a/checkpoint-000200/model", "talk to a checkpoint"},
+    {"invar train sft tiny-math --data chats.jsonl --output runs/l --lora-rank 16 --lora-alpha 32 --lr 1e-4",
+     "learn an adapter: its checkpoints are PEFT directories"},
     {0}};
 
 const cli_syntax cli_train_sft_syntax = {
@@ -130,7 +147,8 @@ const cli_syntax cli_train_sft_syntax = {
     .text = "Also written invar train sft. Minimizes the mean of -log p over the masked tokens of each step's batch.\n"
             "Weights are a function of model, data, hyperparameters and seed alone. Ctrl-C ends the run after its\n"
             "step, with a checkpoint; a second one ends it at once.",
-    .sections = {&run_section, &data_section, &optimizer_section, &arithmetic_section, &layout_section},
+    .sections = {&run_section, &data_section, &optimizer_section, &adapter_section, &arithmetic_section,
+                 &layout_section},
     .examples = sft_examples};
 
 /* ---- rl ------------------------------------------------------------------------------------------------ */
@@ -209,7 +227,7 @@ const cli_syntax cli_train_rl_syntax = {
             "them and learns from them. The log-probability of every sampled token is compared bit for bit with the\n"
             "learner's before a gradient is used; the last line reports how many were compared and how many differ.",
     .sections = {&run_section, &algorithm_section, &rollout_section, &data_section, &optimizer_section,
-                 &arithmetic_section, &layout_section},
+                 &adapter_section, &arithmetic_section, &layout_section},
     .unset = rl_unset,
     .examples = rl_examples};
 
@@ -261,3 +279,24 @@ const cli_syntax cli_train_gradients_syntax = {
         "examples, in float32, under the names of the checkpoint. A tied head's is in the embedding's.",
     .sections = {&gradients_section, &arithmetic_section, &layout_section},
     .examples = gradients_examples};
+
+/* ---- verify --train ------------------------------------------------------------------------------------- */
+
+static const cli_flag verify_train_flags[] = {
+    {.name = "train", .help = "compare the weights of training runs instead of answers"},
+    {PATH("data", "FILE"), .unset = "random sequences", .help = "JSONL for supervised fine-tuning"},
+    {COUNT("steps", "N", 1, 100000), .unset = "20", .help = "steps of a run; the weights of each are compared"},
+    {COUNT("batch-size", "N", 1, 65536), .unset = "16", .help = "sequences of a step"},
+    {TEXT("worlds", "LIST"), .unset = "2,4,8", .help = "values of the axis world: data-parallel ranks"},
+    {TEXT("micro-batches", "LIST"), .unset = "1,2,4,8",
+     .help = "values of the axis micro-batch: most sequences of a pass"},
+    {COUNT("scalar-steps", "N", 0, 100000), .unset = "2",
+     .help = "steps to run with the slow scalar instruction set; 0: all"},
+    {TEXT("part", "I/N"), .unset = "1/1",
+     .help = "run every Nth configuration, from the Ith on: N machines share them"},
+    {COUNT("lora-rank", "R", 1, 4096), .unset = "all weights learn", .help = "an adapter of this rank learns"},
+    {TEXT("lora-targets", "NAMES"), .unset = "all-linear", .help = "modules with an adapter, as in train sft"},
+    {0},
+};
+const cli_section cli_verify_train_section = {
+    "Training (axes threads isa tp device world micro-batch recompute resume)", verify_train_flags};

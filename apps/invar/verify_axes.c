@@ -79,6 +79,7 @@ static int read_axes(const char *list, bool training, bool chosen[VERIFY_AXES], 
     for (const char *at = list;; at++) {
         size_t n = strcspn(at, ","), a = 0;
         while (a < VERIFY_AXES && (strlen(verify_axis_names[a]) != n || memcmp(verify_axis_names[a], at, n) != 0)) a++;
+        if (n == 2 && memcmp(at, "ep", 2) == 0) a = VERIFY_TP; /* the same ranks divide heads and experts */
         if (a == VERIFY_AXES || !applies(a, training)) return unknown_axis(at, n, training, err);
         chosen[a] = true;
         at += n;

@@ -25,9 +25,12 @@ typedef struct state {
 /* ---- flags --------------------------------------------------------------------------------------------- */
 
 int verify_check_mode(const cli_args *args, iv_error *err) {
-    static const char *const answers[] = {"prompts", "max-tokens", "batch-sizes", "chunk-sizes", "scalar-tokens"},
-                             *const training[] = {"data",          "steps",        "batch-size", "worlds",
-                                                  "micro-batches", "scalar-steps", "part"};
+    static const char *const answers[] = {"prompts",       "max-tokens",   "batch-sizes",  "chunk-sizes",
+                                          "scalar-tokens", "lora-modules", "max-lora-rank"},
+                             *const training[] = {"data",         "steps", "batch-size", "worlds",      "micro-batches",
+                                                  "scalar-steps", "part",  "lora-rank",  "lora-targets"};
+    if (cli_has(args, "lora-targets") && !cli_has(args, "lora-rank"))
+        return cli_fail(err, CLI_USAGE, "--lora-targets: wanted --lora-rank too");
     if (cli_has(args, "train")) {
         for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
             if (cli_has(args, answers[i])) return cli_fail(err, CLI_USAGE, "--%s does not go with --train", answers[i]);
@@ -84,6 +87,8 @@ static int open_job(const cli_args *args, const char *path, state *v, iv_error *
     job->scalar_steps = cli_count(args, "scalar-steps", 2);
     job->batch_size = cli_count(args, "batch-size", 16);
     job->seed = cli_count(args, "seed", 1);
+    job->lora_rank = cli_count(args, "lora-rank", 0);
+    job->lora_targets = cli_text(args, "lora-targets", NULL);
     job->progress = &v->progress;
     if (iv_inspect(path, job->dtype, &model, err) != IV_OK) return CLI_FAILED;
     if (model.index_unread) cli_warn_of_index(args->operands[0]);

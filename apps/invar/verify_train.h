@@ -35,6 +35,8 @@ typedef struct verify_train_job {
     const char *device, *dtype, *arithmetic, *numerics; /* as asked for; after the quiet run what it had */
     const char *isa;                                    /* of the quiet run */
     size_t steps, scalar_steps, batch_size;
+    size_t lora_rank; /* 0: all weights learn */
+    const char *lora_targets;
     uint64_t seed;
     char folder[VERIFY_FOLDER_BYTES], data[VERIFY_FOLDER_BYTES + 16]; /* temporary; the file of sequences */
     const verify_trained *quiet;

@@ -50,6 +50,7 @@ void verify_train_head(FILE *out, const verify_train_job *job, const cli_style *
     fprintf(out, ": %zu steps of %zu sequences from ", job->steps, job->batch_size);
     const char *data = job->data_name ? job->data_name : "random ids";
     cli_print_safe(out, data, strlen(data), false);
+    if (job->lora_rank) fprintf(out, ", an adapter of rank %zu", job->lora_rank);
     fprintf(out, ", seed %llu, %s, %s, %s, %s, %s\n", (unsigned long long)job->seed, job->numerics, job->arithmetic,
             job->dtype, job->device, job->isa);
     fprintf(out, "%s%-*s %9s  %-12s %6s %7s  %s%s\n", style->bold, NAME_CELL, "configuration", "equal", "weights",
@@ -138,6 +139,7 @@ void verify_train_json(FILE *out, const verify_train_report *r) {
     iv_out_kv_text(&json, "isa", job->isa);
     iv_out_kv_uint(&json, "steps", job->steps);
     iv_out_kv_uint(&json, "batch_size", job->batch_size);
+    if (job->lora_rank) iv_out_kv_uint(&json, "lora_rank", job->lora_rank);
     iv_out_kv_uint(&json, "seed", job->seed);
     iv_out_kv_bool(&json, "equal", r->differing == 0);
     iv_out_kv_uint(&json, "unique_weights", r->unique);

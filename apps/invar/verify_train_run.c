@@ -137,6 +137,7 @@ static void set_options(runner *r, size_t part, const char *output, iv_run_optio
     o->trainer.dtype = job->dtype, o->trainer.arithmetic = job->arithmetic, o->numerics = job->numerics;
     o->steps = job->steps, o->batch_size = job->batch_size, o->seed = job->seed;
     o->learning_rate = 1e-3, o->trainer.weight_decay = 0.1, o->schedule = "cosine";
+    o->trainer.lora_rank = job->lora_rank, o->trainer.lora_targets = job->lora_targets;
     o->trainer.device = device_of(r, part);
     o->trainer.data_parallel = r->out->worlds[part];
     o->trainer.tensor_parallel = value[VERIFY_TP] ? value[VERIFY_TP] : 1;

@@ -142,21 +142,28 @@ static void norm(size_t rows, size_t n, const char *name) {
 static void swiglu(size_t rows) {
     float *wide = floats(rows * 2 * WIDE, 1), *da = floats(rows * WIDE, 1);
     void *gate = normal(rows * WIDE, 1, true), *up = normal(rows * WIDE, 1, true), *act = room(rows * 2 * WIDE * 2);
-    measure("swiglu_tape", rows, WIDE * 14,
-            [=] { return iv_gpu_activate_tape(&iv_silu, wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
-    measure("swiglu_tape, grouped", rows, WIDE * 14,
-            [=] { return iv_gpu_activate_tape(&iv_silu, wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
-    measure("swiglu_backward", rows, WIDE * 12,
-            [=] { return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, NULL, NULL); });
-    measure("swiglu_backward, biases", rows, WIDE * 20,
-            [=] { return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, wide, NULL); });
+    measure("swiglu_tape", rows, WIDE * 14, [=] {
+        return iv_gpu_activate_tape(&iv_silu, wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE,
+                                    iv_gpu_row_scales{}, NULL);
+    });
+    measure("swiglu_tape, grouped", rows, WIDE * 14, [=] {
+        return iv_gpu_activate_tape(&iv_silu, wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{},
+                                    NULL);
+    });
+    measure("swiglu_backward", rows, WIDE * 12, [=] {
+        return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, NULL, NULL);
+    });
+    measure("swiglu_backward, biases", rows, WIDE * 20, [=] {
+        return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, wide, NULL);
+    });
     cudaFree(wide), cudaFree(da), cudaFree(gate), cudaFree(up), cudaFree(act);
 }
 
 static void rotation(size_t rows) {
     size_t width = (HEADS + 2 * KV_HEADS) * DIM;
     iv_gpu_rotate_backward_args a = {};
-    a.dqkv = floats(rows * width, 1), a.keeps = true, a.rows = rows, a.heads = HEADS, a.kv_heads = KV_HEADS, a.head_dim = DIM;
+    a.dqkv = floats(rows * width, 1), a.keeps = true, a.rows = rows, a.heads = HEADS, a.kv_heads = KV_HEADS,
+    a.head_dim = DIM;
     a.leaves = KV_HEADS, a.cosine = floats(POSITIONS * DIM, 1), a.sine = a.cosine + POSITIONS * DIM / 2;
     a.positions = integers(rows, [](size_t i) { return i % POSITIONS; });
     float *norms = floats(2 * DIM, 1);
@@ -240,11 +247,13 @@ static void experts(size_t rows) {
     measure("expert_weigh (entries)", entries, MOE_HIDDEN * 6 + MOE_WIDE * 10,
             [=] { return iv_gpu_expert_weigh(&a, NULL); });
     iv_gpu_router_backward_args r = {};
-    r.logits = floats(rows * EXPERTS, 1), r.rows = rows, r.experts = EXPERTS, r.k = K, r.normalise = true;
+    r.logits = floats(rows * EXPERTS, 1), r.rows = rows, r.stride = EXPERTS, r.router = {EXPERTS, K};
+    r.router.normalise = true, r.router.scale = 1;
     r.ids = integers(entries, [](size_t i) { return i / K % 8 + i % K * 16; }), r.weights = a.weights, r.dw = a.dw;
     r.type = IV_BF16, r.dy = room(rows * EXPERTS * 2), r.dy_stride = EXPERTS;
+    r.leaf = r.apart = EXPERTS;
     measure("router_backward", rows, EXPERTS * 2 + K * 12, [=] { return iv_gpu_router_backward(&r, NULL); });
-    r.normalise = false;
+    r.router.normalise = false;
     measure("router_backward, all weights", rows, EXPERTS * 6 + K * 12,
             [=] { return iv_gpu_router_backward(&r, NULL); });
     cudaFree((void *)a.slot), cudaFree((void *)a.dx), cudaFree((void *)a.weights), cudaFree((void *)a.act);

@@ -29,7 +29,7 @@ _LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable")
+_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_expert_parallel")
 _SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0}  # field: smallest
 _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
@@ -43,6 +43,7 @@ class EngineArgs:
     model: str | os.PathLike[str]
     dtype: str = "auto"
     tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False  # whole experts on a rank, as always; refused without experts
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float | None = None  # on GPUs: the share of the memory free after loading for the KV cache
@@ -131,6 +132,7 @@ class EngineArgs:
         if self.load_format == "safetensors":
             o.load_format = text("auto", "load_format")
         o.tensor_parallel_size = self.tensor_parallel_size
+        o.expert_parallel_size = ffi.cast("size_t", -1) if self.enable_expert_parallel else 0
         o.max_model_len = self.max_model_len or 0
         o.max_num_seqs = self.max_num_seqs or 0
         o.max_num_batched_tokens = self.max_num_batched_tokens or 0

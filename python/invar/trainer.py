@@ -158,6 +158,13 @@ class _Batch:
         check(status, err)
 
 
+def targets_of(targets: str | Items[str]) -> str:
+    """As the library reads them: names between commas, or one expression."""
+    if isinstance(targets, str):
+        return targets
+    return ",".join(_check.text(name, f"lora_targets[{i}]") for i, name in enumerate(_check.listing(targets, "lora_targets", "names")))
+
+
 def step_numbers(learning_rate: Any, max_norm: Any) -> tuple[float, float]:
     return _check.number(learning_rate, "learning_rate", 0), _check.number(max_norm, "max_norm", 0)
 
@@ -180,7 +187,14 @@ class Trainer:
         run: dict[str, Any] | None = None,
         load_format: str = "auto",
         dummy_seed: int = 0,
+        lora_rank: int = 0,
+        lora_alpha: float = 0.0,
+        lora_targets: str | Items[str] | None = None,
+        lora_rslora: bool = False,
+        lora_seed: int = 0,
+        lora: str | os.PathLike[str] | None = None,
         # These never change a bit.
+        base: LLM | None = None,
         optimizer: bool = True,
         device: str = "auto",
         isa: str = "auto",
@@ -193,7 +207,10 @@ class Trainer:
         offload_optimizer: bool = False,
     ) -> None:
         """run: all else that decides the weights (data, seed, schedule): part of the fingerprint, so that another
-        run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model."""
+        run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model.
+        lora_rank: an adapter of this rank learns, and the model's weights do not; or `lora`, a PEFT directory to begin
+        with. lora_alpha 0: the rank. lora_targets: names of modules, "all-linear" (the default), or an expression, as
+        PEFT's target_modules. base: an open LLM of this model on the CPU, whose weights are read instead of a copy."""
         o, out, err = ffi.new("iv_trainer_options *"), ffi.new("iv_trainer **"), new_error()
         lib().iv_trainer_options_init_sized(o, ffi.sizeof("iv_trainer_options"))
         self.model = find_model(model)
@@ -213,10 +230,23 @@ class Trainer:
         o.eps, o.weight_decay = _check.number(eps, "eps", 0), _check.number(weight_decay, "weight_decay", 0)
         o.no_optimizer, o.decay_all = not _check.flag(optimizer, "optimizer"), _check.flag(decay_all, "decay_all")
         o.offload_optimizer = _check.flag(offload_optimizer, "offload_optimizer")
-        sizes = {"dummy_seed": dummy_seed, "virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
+        o.lora_alpha, o.lora_rslora = float(_check.number(lora_alpha, "lora_alpha")), _check.flag(lora_rslora, "lora_rslora")
+        if lora_targets is not None:
+            keep.append(c_string(targets_of(lora_targets), "lora_targets"))
+            o.lora_targets = keep[-1]
+        if lora is not None:
+            keep.append(ffi.new("char[]", path_bytes(lora, "lora")))
+            o.lora = keep[-1]
+        sizes = {"dummy_seed": dummy_seed, "lora_rank": lora_rank, "lora_seed": lora_seed, "virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
         sizes |= {"micro_batch": micro_batch, "data_parallel": data_parallel_size, "tensor_parallel": tensor_parallel_size}
         for name, size in sizes.items():
             setattr(o, name, _check.integer(size, name, 0, _check.SIZE_MAX))
+        self._base = base  # its weights are read: it is not collected before
+        if base is not None:
+            from .llm import LLM
+
+            _check.instance(base, "base", LLM)
+            o.base = base._engine.handle.pointer
         check(lib().iv_trainer_open(o, out, err), err)
         self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
         self._lock = threading.RLock()
@@ -398,6 +428,21 @@ class Trainer:
         digest, err = _check.flag(digest, "digest"), new_error()
         check(lib().iv_trainer_sync_engine(self._handle.pointer, engine.handle.pointer, digest, err), err)
         engine.read_info()
+
+    def sync_adapter(self, llm: LLM, name: str) -> str:
+        """The present adapter becomes the LLM's adapter `name`, without a file, in place of one of that name: requests
+        that run keep the old one. The LLM has this model and room for adapters (max_loras). Its digest."""
+        from .llm import LLM
+
+        _check.instance(llm, "llm", LLM)
+        with self._lock, llm._lock:
+            return self._sync_adapter(llm._engine, name)
+
+    def _sync_adapter(self, engine: Any, name: str) -> str:
+        info, err, text = ffi.new("iv_adapter_info *"), new_error(), c_string(name, "name")
+        info.size = ffi.sizeof("iv_adapter_info")
+        check(lib().iv_trainer_sync_adapter(self._handle.pointer, engine.handle.pointer, text, info, err), err)
+        return text_of(info.digest)
 
     def save(self, path: str | os.PathLike[str], keep: int = 0, state: dict[str, Any] | None = None) -> None:
         """A checkpoint path/checkpoint-NNNNNN, whole or absent. keep: how many stay, newest first; 0: all."""

@@ -155,6 +155,16 @@ static uint32_t root_of(iv_engine *e, const uint8_t digest[32]) {
     return r->root;
 }
 
+/* In its slot, instead of the replaced one, which may be NULL. */
+static iv_status enter(iv_engine *e, iv_loaded_adapter *a, iv_loaded_adapter *replaced, iv_error *err) {
+    iv_digest_hex(a->weights->digest, a->digest);
+    a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
+    e->loaded[a->slot - 1] = a, e->adapters.slot[a->slot - 1] = a->weights;
+    if (!replaced) return IV_OK;
+    replaced->retired = true;
+    return iv_adapters_sweep(e, err);
+}
+
 /* replaced: NULL, or the one that has the name so far. */
 static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
                       iv_loaded_adapter *a, iv_error *err) {
@@ -164,14 +174,9 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
-    iv_digest_hex(a->weights->digest, a->digest);
     IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
     if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
-    a->root = root_of(e, a->weights->digest), a->order = e->adapter_loads++;
-    e->loaded[slot] = a, e->adapters.slot[slot] = a->weights;
-    if (!replaced) return IV_OK;
-    replaced->retired = true;
-    return iv_adapters_sweep(e, err);
+    return enter(e, a, replaced, err);
 }
 
 static iv_status load_named(iv_engine *e, const char *name, const char *dir, iv_loaded_adapter *replaced,
@@ -198,6 +203,32 @@ iv_status iv_engine_load_adapter(iv_engine *e, const char *name, const char *dir
 iv_status iv_engine_replace_adapter(iv_engine *e, const char *name, const char *dir, iv_error *err) {
     IV_TRY(check_name(e, name, err));
     return load_named(e, name, dir, by_name(e, name), err);
+}
+
+static iv_status put(iv_engine *e, iv_loaded_adapter *a, iv_error *err) {
+    size_t slot;
+    iv_loaded_adapter *replaced = by_name(e, a->name);
+    IV_TRY(iv_adapters_sweep(e, err));
+    IV_TRY(find_slot(e, replaced, &slot, err));
+    if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
+    a->slot = (uint32_t)slot + 1;
+    return enter(e, a, replaced, err);
+}
+
+iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err) {
+    IV_TRY(check_name(e, name, err));
+    IV_TRY(iv_ranks_check_update(e->ranks, err));
+    if (weights->rank_max > e->adapters.rank_max)
+        return iv_fail(err, IV_LIMIT, "adapter: '%s': wanted a rank of at most %zu (max_lora_rank), found %zu", name,
+                       e->adapters.rank_max, weights->rank_max);
+    iv_loaded_adapter *a = calloc(1, sizeof *a);
+    if (a) a->name = strdup(name), a->path = strdup(path);
+    iv_status status = a && a->name && a->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
+    if (status == IV_OK) a->weights = weights, status = put(e, a, err);
+    if (!a || (a->slot && e->loaded[a->slot - 1] == a)) return status;
+    a->weights = NULL; /* the caller's */
+    free_loaded(a);
+    return status;
 }
 
 /* ---- unloading --------------------------------------------------------------------------------------------- */
@@ -241,8 +272,7 @@ static iv_loaded_adapter *at(const iv_engine *e, size_t index) {
     return NULL;
 }
 
-bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out) {
-    iv_loaded_adapter *a = at(e, index);
+static bool describe(const iv_engine *e, iv_loaded_adapter *a, iv_adapter_info *out) {
     size_t size = out->size;
     if (!a) return false;
     iv_adapters_fingerprint(e->fingerprint, a->digest, a->fingerprint);
@@ -257,4 +287,12 @@ bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out
                             .requests = a->users};
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     return true;
+}
+
+bool iv_engine_adapter_at(const iv_engine *e, size_t index, iv_adapter_info *out) {
+    return describe(e, at(e, index), out);
+}
+
+bool iv_adapters_info(const iv_engine *e, const char *name, iv_adapter_info *out) {
+    return describe(e, by_name(e, name), out);
 }

@@ -13,6 +13,12 @@ static inline size_t iv_adapters_slots(size_t max_loras) { return max_loras ? ma
 iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_adapters_close(iv_engine *e); /* after the sequences */
 
+/* An adapter that was made for this engine's model becomes `name`, in place of one of that name, whose requests keep
+ * it. It then belongs to the engine, unless this fails. path: of its facts. Not under mpirun. */
+iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err);
+/* The facts of one by its name; false: there is none. */
+bool iv_adapters_info(const iv_engine *e, const char *name, iv_adapter_info *out);
+
 /* By iv_request.adapter; *out is NULL for the base alone. IV_NOT_FOUND lists the names. */
 iv_status iv_adapters_find(const iv_engine *e, const char *name, iv_loaded_adapter **out, iv_error *err);
 

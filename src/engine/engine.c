@@ -305,6 +305,21 @@ static void complete_eos_ids(iv_engine *e) {
     g->eos_count = kept, g->has_eos = kept > 0;
 }
 
+/* Experts are whole on a rank whatever is asked, so only what cannot be is refused. */
+static iv_status check_experts(const iv_engine_options *o, size_t ranks, iv_error *err) {
+    iv_model_config c;
+    if (!o->expert_parallel_size) return IV_OK;
+    IV_TRY(iv_model_config_read(o->model, &c, err));
+    if (!iv_config_has_mlp(&c, IV_MLP_EXPERTS))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "enable_expert_parallel: model_type %s: wanted a mixture of experts, found dense layers alone",
+                       c.model_type);
+    if (o->expert_parallel_size == IV_EXPERT_PARALLEL || o->expert_parallel_size == ranks) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "expert_parallel_size: all ranks divide the experts: wanted %zu (tensor_parallel_size), found %zu",
+                   ranks, o->expert_parallel_size);
+}
+
 static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *err) {
     size_t pages = 0;
     iv_model_options m = {0};
@@ -312,6 +327,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     m.widen = o->trainable;
     IV_TRY(iv_ranks_open(e, o, err));
     iv_ranks_model_options(e->ranks, &m);
+    IV_TRY(check_experts(o, iv_ranks_size(e->ranks), err));
     IV_TRY(size_memory(o, e, &m, &pages, err));
     IV_TRY(iv_text_model_open(o->model, &e->text_model, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));

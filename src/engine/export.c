@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
+#include "model/adapter_merge.h"
 #include "model/export.h"
 #include "numerics/arithmetic.h"
 
@@ -39,11 +40,20 @@ static void step_write(void *user, size_t done, size_t total) {
 static iv_status load(const char *model, const iv_export_options *o, bool has_dtype, progress *p, iv_model **out,
                       iv_error *err) {
     iv_model_options m = {.has_dtype = true, .dtype = IV_F32, .positions = 1, .progress = step_read, .user = p};
+    m.widen = o->lora != NULL; /* the sums are rounded once, when they are written */
     m.expand_as_saved = !has_dtype;
     iv_pool *pool;
     IV_TRY(iv_pool_open(o->threads, &pool, err));
     iv_status status = iv_model_open(model, &m, pool, out, err);
     iv_pool_close(pool);
+    return status;
+}
+
+static iv_status merge(iv_model *m, const char *dir, iv_error *err) {
+    iv_adapter_files *files;
+    IV_TRY(iv_adapter_open(dir, &files, err));
+    iv_status status = iv_adapter_merge(m, files, err);
+    iv_adapter_close(files);
     return status;
 }
 
@@ -54,6 +64,7 @@ static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_mod
     iv_model_exported written = {0};
     x->progress = step_write, x->user = &p, x->source = d->source;
     iv_status status = load(d->source, o, x->has_dtype, &p, &m, err);
+    if (status == IV_OK && o->lora) status = merge(m, o->lora, err);
     if (status == IV_OK) status = iv_model_dir_clear(d, err);
     if (status == IV_OK) status = iv_model_export(m, x, &written, err);
     iv_model_close(m);

@@ -158,6 +158,23 @@ iv_status iv_inspect_context(const char *model, const char *dtype, size_t tokens
     return status;
 }
 
+iv_status iv_inspect_ranks(const char *model, const char *dtype, size_t ranks, iv_ranks_info *info, iv_error *err) {
+    iv_model_options o = {.packed = true, .dummy = !iv_checkpoint_exists(model)};
+    *info = (iv_ranks_info){.ranks = ranks};
+    IV_TRY(iv_gemm_type_parse(dtype, &o.has_dtype, &o.dtype, err));
+    for (size_t r = 0; r < ranks || r == 0; r++) { /* 0 ranks are refused */
+        iv_model m;
+        iv_checkpoint *c;
+        IV_TRY(iv_model_plan_rank(model, &o, ranks, r, &m, &c, err));
+        const iv_tp_shard *s = &m.tp.shard[r];
+        info->rank[r].weight_bytes = m.weight_bytes, info->rank[r].kv_bytes_per_token = iv_kv_token_bytes(&m);
+        info->rank[r].heads = s->heads, info->rank[r].kv_heads = s->kv_heads, info->rank[r].experts = s->experts;
+        iv_checkpoint_close(c);
+        iv_arena_free(&m.arena);
+    }
+    return IV_OK;
+}
+
 iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err) {
     iv_model_config *c = malloc(sizeof *c);
     *json = (iv_text){0};

@@ -18,7 +18,13 @@ iv_status iv_replace_check_whole(const iv_engine *e, iv_error *err) {
     return e->replacing ? iv_fail(err, IV_BUSY, "the weights are being replaced") : IV_OK;
 }
 
+iv_status iv_replace_check_borrowers(const iv_engine *e, iv_error *err) {
+    if (!e->borrowers) return IV_OK;
+    return iv_fail(err, IV_BUSY, "the weights are the base of %zu trainers: close them first", e->borrowers);
+}
+
 iv_status iv_replace_begin(iv_engine *e, iv_model **first, iv_error *err) {
+    IV_TRY(iv_replace_check_borrowers(e, err));
     IV_TRY(iv_ranks_check_update(e->ranks, err));
     if (iv_engine_has_requests(e))
         return iv_fail(err, IV_BUSY, "replace weights: %zu requests run and %zu wait", e->running.count,

@@ -70,6 +70,7 @@ struct iv_engine {
     char *updated_from;             /* directory of the weights after an update, else NULL */
     uint64_t weights_version;       /* how often the weights changed */
     bool kv_lent;                   /* others write to the pages before a replacement ends */
+    size_t borrowers;               /* trainers that read the weights: they cannot be replaced */
     bool replacing;                 /* the weights may be a mixture (replace.h): no requests */
     iv_text_model *text_model;
     iv_generation_config generation;

@@ -5,6 +5,7 @@
 #include "engine/device.h"
 #include "engine/info.h"
 #include "engine/ranks.h"
+#include "engine/replace.h"
 #include "format/config_fields.h"
 #include "model/widen.h"
 
@@ -117,6 +118,7 @@ iv_status iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err)
 iv_status iv_engine_update_weights_checked(iv_engine *e, const char *dir, const char *digest, iv_error *err) {
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "update_weights: wanted a model directory, found nothing");
     IV_TRY(iv_ranks_check_update(e->ranks, err));
+    IV_TRY(iv_replace_check_borrowers(e, err));
     if (iv_engine_has_requests(e))
         return iv_fail(err, IV_BUSY, "update_weights: %zu requests run and %zu wait", e->running.count,
                        e->waiting.count + e->held.count);

@@ -154,6 +154,10 @@ iv_status iv_adapter_parts_make(const char *file, const iv_adapter_config *confi
 
 iv_status iv_adapter_read(const iv_adapter_files *f, const iv_tensor_info *t, void *out, size_t offset, size_t n,
                           iv_error *err) {
+    if (f->data) {
+        memcpy(out, f->data + t->offset + offset, n);
+        return IV_OK;
+    }
     return iv_file_read_at(f->fd, f->path, out, n, t->offset + offset, err);
 }
 
@@ -195,7 +199,7 @@ static iv_status hash_tensor(const iv_adapter_files *f, const iv_tensor_info *t,
     return status;
 }
 
-static iv_status hash_all(iv_adapter_files *f, iv_error *err) {
+iv_status iv_adapter_hash(iv_adapter_files *f, iv_error *err) {
     static const char head[] = "invar adapter 1\n";
     iv_digest *d = iv_digest_new();
     void *chunk = malloc(CHUNK_BYTES);
@@ -250,7 +254,7 @@ static iv_status open_all(iv_adapter_files *f, const char *dir, iv_error *err) {
     IV_TRY(iv_file_open(f->path, &f->fd, &size, err));
     IV_TRY(iv_safetensors_read(f->path, f->fd, size, &f->arena, &tensors, &count, err));
     IV_TRY(iv_adapter_parts_make(f->path, &f->config, tensors, count, &f->arena, &f->parts, err));
-    return hash_all(f, err);
+    return iv_adapter_hash(f, err);
 }
 
 iv_status iv_adapter_open(const char *dir, iv_adapter_files **out, iv_error *err) {

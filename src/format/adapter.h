@@ -37,6 +37,7 @@ typedef struct iv_adapter_files {
     char *config_path, *path; /* of the tensors */
     iv_arena arena;
     int fd;
+    const unsigned char *data; /* not NULL: the tensors' bytes, instead of a file's (their `offset` counts here) */
     uint8_t digest[32];
 } iv_adapter_files;
 
@@ -46,6 +47,9 @@ typedef struct iv_adapter_files {
  *              u32 bits of the scale, then of A and of B: u64 length, type name, u64 shape[2], SHA-256(data) )
  * with every number little-endian. IV_FORMAT: a value is not finite. After an error nothing is left. */
 iv_status iv_adapter_open(const char *dir, iv_adapter_files **out, iv_error *err);
+
+/* The same of files whose config_path, path, parts and data are set. */
+iv_status iv_adapter_hash(iv_adapter_files *f, iv_error *err);
 void iv_adapter_close(iv_adapter_files *f); /* NULL is fine */
 
 /* Bytes [offset, offset + n) of a tensor's data. */

@@ -93,11 +93,13 @@ static iv_status pack(making *k, const void *rows, size_t stride, size_t n, size
 static iv_status new_module(making *k, size_t rank, size_t site, size_t outs, iv_adapted **out) {
     iv_adapted *a = IV_ARENA_NEW(&k->to->arena, 1, iv_adapted);
     if (!a) return no_memory(k);
-    *a = (iv_adapted){.rank = k->part->rank, .scale = k->part->scale};
+    *a = (iv_adapted){
+        .module = (size_t)(k->part - k->files->parts.part), .rank = k->part->rank, .scale = k->part->scale};
     a->out = IV_ARENA_NEW(&k->to->arena, outs ? outs : 1, iv_adapted_out);
     if (!a->out) return no_memory(k);
-    a->next = k->to->at[rank][site], k->to->at[rank][site] = a;
-    *out = a;
+    iv_adapted **last = &k->to->at[rank][site];
+    while (*last) last = &(*last)->next;
+    *out = *last = a;
     return IV_OK;
 }
 
@@ -111,9 +113,24 @@ static iv_status cut_inputs(making *k, const iv_row_cut *cut, iv_adapted *to) {
     return IV_OK;
 }
 
-/* B's rows of one tensor of the decoder, in its order. own: [tensor->rows][rank]. */
+/* A of a layer whose outputs ranks divide. */
+static iv_status whole_inputs(making *k, const iv_model *m, size_t rank, const place *at, iv_adapted **out) {
+    if (*out) return IV_OK;
+    IV_TRY(new_module(k, rank, iv_site(m, &m->layers[at->layer], at->kind, at->expert), IV_PLACES_MAX + 2, out));
+    return pack(k, k->a, k->part->inputs, k->part->rank, k->part->inputs, matrix_at(&m->layers[at->layer], at)->leaves,
+                &(*out)->a[0]);
+}
+
+/* Layers whose outputs all ranks divide: each has the module, perhaps without an output. */
+static bool is_divided(const iv_layer *l, const place *at) {
+    return at->kind == IV_SITE_QKV || at->kind == IV_SITE_SHARED_UP ||
+           (at->kind == IV_SITE_UP && l->config->mlp == IV_MLP_DENSE);
+}
+
+/* B's rows of one tensor of the decoder, in its order. own: [tensor->rows][rank]; first: row of B that
+ * becomes the first of them. */
 static iv_status put_rows(making *k, const iv_model *m, size_t rank, const place *at, const iv_tensor *t,
-                          const void *own, iv_adapted **shared) {
+                          const void *own, size_t first, iv_adapted **shared) {
     const iv_layer *l = &m->layers[at->layer];
     const iv_row_cut *cut = cut_at(m, l, at);
     size_t site = iv_site(m, l, at->kind, at->expert), row = k->part->rank * iv_dtype_bytes(m->gemm_type);
@@ -124,19 +141,16 @@ static iv_status put_rows(making *k, const iv_model *m, size_t rank, const place
         (*shared)->out_count = 1;
         return pack(k, own, k->part->rank, t->rows, k->part->rank, 1, &(*shared)->out[0].b);
     }
+    if (is_divided(l, at)) IV_TRY(whole_inputs(k, m, rank, at, shared));
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         if (s->owner != owner || s->begin == s->end) continue;
         if (s->matrix != matrix_at(&owner->layers[at->layer], at)) /* of a block whose products take no adapter */
             return iv_fail(k->err, IV_UNSUPPORTED, "%s: '%.200s': adapters of the model's %.200s are not supported",
                            k->files->path, k->part->a.name, t->info.name);
-        if (!*shared) {
-            IV_TRY(new_module(k, rank, site, IV_PLACES_MAX + 2, shared));
-            IV_TRY(pack(k, k->a, k->part->inputs, k->part->rank, k->part->inputs, matrix_at(l, at)->leaves,
-                        &(*shared)->a[0]));
-        }
+        IV_TRY(whole_inputs(k, m, rank, at, shared));
         IV_ASSERT((*shared)->out_count < IV_PLACES_MAX + 2);
         iv_adapted_out *o = &(*shared)->out[(*shared)->out_count++];
-        o->first = s->first;
+        o->first = s->first, o->row = first + s->begin;
         IV_TRY(pack(k, (const char *)own + s->begin * row, k->part->rank, s->end - s->begin, k->part->rank, 1, &o->b));
     }
     return IV_OK;
@@ -172,7 +186,7 @@ static iv_status find_layer(making *k, iv_arena *arena, iv_stored *out) {
 }
 
 /* The row of a stored matrix that becomes row r of a piece. */
-static size_t stored_row(const iv_tensor_place *at, size_t r) {
+size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r) {
     const iv_row_order *o = &at->order;
     return iv_place_row(at, o->head ? r / o->head * o->head + iv_row_order_source(o, r % o->head) : r);
 }
@@ -187,10 +201,10 @@ static iv_status add_piece(making *k, const iv_stored_piece *piece, iv_adapted *
     char *own = iv_size_mul(t->rows, row, &bytes) ? malloc(bytes) : NULL;
     if (!own) return no_memory(k);
     for (size_t r = 0; r < t->rows; r++)
-        memcpy(own + r * row, (const char *)k->b + stored_row(&piece->at, r) * row, row);
+        memcpy(own + r * row, (const char *)k->b + iv_adapter_stored_row(&piece->at, r) * row, row);
     iv_status status = IV_OK;
     for (const iv_model *m = k->first; status == IV_OK && m; m = m->next, rank++)
-        status = put_rows(k, m, rank, &at, t, own, &shared[rank]);
+        status = put_rows(k, m, rank, &at, t, own, iv_adapter_stored_row(&piece->at, 0), &shared[rank]);
     free(own);
     return status;
 }
@@ -218,7 +232,7 @@ static iv_status add_head(making *k) {
         if (shard->vocab == 0) continue;
         IV_TRY(new_module(k, rank, iv_site_head(m), 1, &to));
         IV_TRY(pack(k, k->a, p->inputs, p->rank, p->inputs, m->head.leaves, &to->a[0]));
-        to->out_count = 1;
+        to->out_count = 1, to->out[0].row = shard->vocab_first;
         IV_TRY(pack(k, (const char *)k->b + shard->vocab_first * p->rank * width, p->rank, shard->vocab, p->rank, 1,
                     &to->out[0].b));
     }
@@ -249,6 +263,47 @@ static iv_status add_embedding(making *k) {
 static bool ends_with(const char *name, const char *tail) {
     size_t n = strlen(name), t = strlen(tail);
     return n >= t && strcmp(name + n - t, tail) == 0 && (n == t || name[n - t - 1] == '.');
+}
+
+bool iv_adapter_is_head(const char *module) { return ends_with(module, "lm_head"); }
+
+iv_status iv_adapter_find_layer(const iv_model *first, const char *file, const iv_adapter_part *part, iv_arena *arena,
+                                iv_stored *out, iv_error *err) {
+    const iv_adapter_files named = {.path = (char *)(uintptr_t)file};
+    making k = {.first = first, .files = &named, .part = part, .err = err};
+    return find_layer(&k, arena, out);
+}
+
+bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t) {
+    place ignored;
+    return find_place(first, t, &ignored);
+}
+
+static iv_status check_rows(const making *k, const iv_stored_piece *p) {
+    for (size_t r = 1; r < p->tensor->rows; r++)
+        if (iv_adapter_stored_row(&p->at, r) != iv_adapter_stored_row(&p->at, 0) + r)
+            return iv_fail(k->err, IV_UNSUPPORTED,
+                           "%s: %.200s: the adapter of a layer whose outputs the files interleave is not trained: "
+                           "wanted other modules",
+                           k->files->path, k->part->module);
+    return IV_OK;
+}
+
+iv_status iv_adapter_check_order(const iv_model *first, const char *file, const iv_adapter_parts *parts,
+                                 iv_error *err) {
+    const iv_adapter_files named = {.path = (char *)(uintptr_t)file};
+    making k = {.first = first, .files = &named, .err = err};
+    for (size_t i = 0; i < parts->count; i++) {
+        iv_arena arena = {0};
+        iv_stored s = {0};
+        k.part = &parts->part[i];
+        if (k.part->embedding || iv_adapter_is_head(k.part->module)) continue;
+        iv_status status = find_layer(&k, &arena, &s);
+        for (size_t p = 0; status == IV_OK && p < s.count; p++) status = check_rows(&k, &s.pieces[p]);
+        iv_arena_free(&arena);
+        IV_TRY(status);
+    }
+    return IV_OK;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
@@ -282,7 +337,7 @@ static iv_status add_part(making *k, size_t rank_limit) {
     iv_status status = read_values(k, &p->a, &k->a);
     if (status == IV_OK) status = read_values(k, &p->b, &k->b);
     if (status == IV_OK)
-        status = p->embedding ? add_embedding(k) : ends_with(p->module, "lm_head") ? add_head(k) : add_linear(k);
+        status = p->embedding ? add_embedding(k) : iv_adapter_is_head(p->module) ? add_head(k) : add_linear(k);
     free(k->a), free(k->b);
     k->a = k->b = NULL;
     return status;

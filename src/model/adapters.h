@@ -5,7 +5,7 @@
 #define IV_MODEL_ADAPTERS_H
 
 #include "format/adapter.h"
-#include "model/model.h"
+#include "model/stored.h"
 
 /* A product of a layer that an adapter may add to. */
 typedef enum iv_site_kind {
@@ -32,11 +32,13 @@ static inline size_t iv_site_count(const iv_model *m) { return iv_site_head(m) +
 typedef struct iv_adapted_out {
     iv_matrix b; /* k = rank, one leaf */
     size_t first;
+    size_t row; /* of the module's B, of the first of them */
 } iv_adapted_out;
 
 /* One module at a site of one rank. A site of several stacked matrices may have several. */
 typedef struct iv_adapted {
-    struct iv_adapted *next;
+    struct iv_adapted *next; /* in byte order of the modules' names */
+    size_t module;           /* which of the adapter's */
     size_t rank;
     float scale;
     iv_matrix a[IV_RANK_NODES_MAX]; /* n = rank: whole, or of a row-parallel layer as its cut has the nodes */
@@ -59,6 +61,20 @@ iv_status iv_adapter_make(const iv_model *first, const iv_adapter_files *files, 
 /* Reads a directory and makes it. */
 iv_status iv_adapter_load(const iv_model *first, const char *dir, size_t rank_limit, iv_adapter **out, iv_error *err);
 void iv_adapter_free(iv_adapter *a); /* NULL is fine */
+
+/* Whether a matrix of the decoder is in a product that an adapter may add to; the head, which is, not counted. */
+bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t);
+
+/* The stored matrix that a module is, as the model's files or others of its family have it; in arena. */
+iv_status iv_adapter_find_layer(const iv_model *first, const char *file, const iv_adapter_part *part, iv_arena *arena,
+                                iv_stored *out, iv_error *err);
+/* The row of that matrix, and of B, which becomes row r of a piece. */
+size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r);
+bool iv_adapter_is_head(const char *module);
+
+/* To train, B's rows of each tensor of the decoder lie together: IV_UNSUPPORTED names a module whose rows are
+ * interleaved. file: heads the errors. */
+iv_status iv_adapter_check_order(const iv_model *first, const char *file, const iv_adapter_parts *parts, iv_error *err);
 
 /* The adapters that steps name: slot 0 is the base alone, slot i is slot[i - 1]. Set between two steps. */
 typedef struct iv_adapters {

@@ -110,11 +110,18 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     return status;
 }
 
+iv_status iv_model_plan_rank(const char *dir, const iv_model_options *o, size_t ranks, size_t rank, iv_model *m,
+                             iv_checkpoint **checkpoint, iv_error *err) {
+    iv_model_options one = *o;
+    if (ranks < 1 || ranks > IV_RANKS_MAX)
+        return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);
+    one.ranks = ranks, one.rank_count = 1, one.rank_first = rank;
+    return plan_from_headers(dir, &one, m, checkpoint, err);
+}
+
 iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                         iv_error *err) {
-    iv_model_options one = *o;
-    one.ranks = one.rank_count = 1, one.rank_first = 0;
-    return plan_from_headers(dir, &one, m, checkpoint, err);
+    return iv_model_plan_rank(dir, o, 1, 0, m, checkpoint, err);
 }
 
 iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *out, iv_error *err) {

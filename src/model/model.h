@@ -189,5 +189,8 @@ iv_status iv_model_dtype(const char *dir, const iv_model_options *options, iv_dt
  * data. The caller closes the checkpoint and frees out->arena. */
 iv_status iv_model_plan(const char *dir, const iv_model_options *options, iv_model *out, iv_checkpoint **checkpoint,
                         iv_error *err);
+/* The same of rank `rank` of `ranks`, alone in its process. */
+iv_status iv_model_plan_rank(const char *dir, const iv_model_options *options, size_t ranks, size_t rank, iv_model *out,
+                             iv_checkpoint **checkpoint, iv_error *err);
 
 #endif

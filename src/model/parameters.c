@@ -8,12 +8,20 @@
 #include <string.h>
 
 size_t iv_parameters_layout(iv_model *first) {
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        iv_tensor *t = &first->tensors[i];
+        if (iv_parameter_is_trained(t)) t->changed |= t->info.dtype != t->held, t->info.dtype = t->held;
+    }
+    return iv_parameters_places(first);
+}
+
+size_t iv_parameters_places(iv_model *first) {
     size_t at = 0;
     for (size_t i = 0; i < first->tensor_count; i++) {
         iv_tensor *t = &first->tensors[i];
         size_t padded;
         if (!iv_parameter_is_trained(t)) continue;
-        t->offset = at, t->changed |= t->info.dtype != t->held, t->info.dtype = t->held;
+        if (t->offset != at) t->offset = at; /* others may read the model */
         if (!iv_size_round_up(t->rows * t->columns, IV_PARAMETER_BLOCK, &padded) || !iv_size_add(at, padded, &at))
             return 0;
     }

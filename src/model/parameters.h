@@ -15,6 +15,8 @@ enum { IV_PARAMETER_BLOCK = 4096 };
  * overflows. Tensors are exported and hashed in the types they are held in from now on, so that nothing that was
  * learned is lost: matrices in the model's dtype, vectors in float32. */
 size_t iv_parameters_layout(iv_model *first);
+/* The offsets alone: of weights that do not learn, whose types stay. */
+size_t iv_parameters_places(iv_model *first);
 
 static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unused && !t->same_as && !t->constant; }
 

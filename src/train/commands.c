@@ -131,6 +131,7 @@ iv_status iv_run_inspect(const char *path, bool verify, char **out, iv_error *er
                           (json_int_t)s->progress.epoch, "cursor", (json_int_t)s->progress.cursor, "weights",
                           s->progress.weight_hash, "hyperparameters", parsed(s->run.hyperparameters), "state",
                           parsed(s->progress.state), "shards", (json_int_t)s->shards, "verified", (int)verify);
+    if (j && s->adapter) json_object_set_new(j, "adapter", json_string(s->path));
     if (j && notes.len) json_object_set_new(j, "notes", lines_of(&notes));
     iv_buf_free(&notes);
     *out = j ? json_dumps(j, JSON_INDENT(2)) : NULL;

@@ -7,6 +7,7 @@
 #include "train/rl_batch.h"
 #include "train/sample.h"
 #include "train/rollout/sync.h"
+#include "train/trainer/adapter.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,6 +55,10 @@ static iv_status open_reference(rl *x, iv_error *err) {
                           .no_gradients = true,
                           .dummy = o->dummy,
                           .dummy_seed = o->dummy_seed};
+    if (iv_train_has_adapter(r->trainer)) { /* the weights do not learn: they serve both */
+        t.model = o->tp == 1 ? iv_train_model(r->trainer) : NULL, t.packed = o->packed;
+        t.has_adapter = true, t.adapter = o->adapter;
+    }
     return iv_train_open(&t, &x->reference, err);
 }
 
@@ -61,7 +66,9 @@ static iv_status open_reference(rl *x, iv_error *err) {
 static iv_status update_engine(rl *x, iv_error *err) {
     double began = iv_now();
     unsigned bits = (unsigned)x->r->o->rollout_mantissa_bits;
-    IV_TRY(iv_train_sync_rounded(x->r->trainer, x->r->engine, false, bits, err));
+    IV_TRY(iv_train_has_adapter(x->r->trainer)
+               ? iv_train_sync_adapter(x->r->trainer, x->r->engine, IV_RUN_ADAPTER, NULL, err)
+               : iv_train_sync_rounded(x->r->trainer, x->r->engine, false, bits, err));
     x->seconds[3] += iv_now() - began;
     return IV_OK;
 }

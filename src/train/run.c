@@ -432,9 +432,10 @@ static iv_status save(iv_run *r, const char *state, iv_error *err) {
     if (r->o->drop_last) examples -= examples % r->o->batch_size; /* of an epoch */
     iv_training_progress p = {
         .step = r->at, .epoch = used / examples, .cursor = used % examples, .weight_hash = hex, .state = state};
-    iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->trainer.model};
+    iv_training_model model = {
+        .model = iv_train_model(r->trainer), .source = r->o->trainer.model, .trainer = r->trainer};
     iv_training_run run = run_of(r);
-    iv_training_save_options options = {.export = iv_training_export_model, .export_user = &model, .keep = r->o->keep};
+    iv_training_save_options options = iv_training_save_of(&model, r->o->keep);
     IV_TRY(iv_training_save(&run, &p, &shard, &options, r->processes, err));
     iv_buf path = {0};
     IV_TRY(iv_training_path(r->o->output, r->at, &path, err));

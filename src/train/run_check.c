@@ -96,6 +96,14 @@ static iv_status check_sampling(const iv_run *r, iv_error *err) {
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     IV_TRY(check_sampling(r, err));
+    bool adapter = o->trainer.lora_rank || o->trainer.lora;
+    if (adapter && strcmp(o->rollout_numerics, "invar") != 0)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "--rollout-numerics: wanted invar for an adapter (--lora-rank, --lora), found %s",
+                       o->rollout_numerics);
+    if (adapter && o->rollout_mantissa_bits != IV_F32_MANTISSA_BITS)
+        return iv_fail(err, IV_INVALID,
+                       "--rollout-mantissa-bits: wanted all weights to learn, found an adapter (--lora-rank, --lora)");
     if (o->rollout_mantissa_bits > IV_F32_MANTISSA_BITS)
         return iv_fail(err, IV_INVALID, "mantissa bits of rollouts: wanted 0 to %d, found %llu", IV_F32_MANTISSA_BITS,
                        (unsigned long long)o->rollout_mantissa_bits);

@@ -15,6 +15,8 @@
 #include "train/schedule.h"
 #include "train/trainer/trainer.h"
 
+#define IV_RUN_ADAPTER "policy" /* the engine's name of an adapter that learns */
+
 typedef struct iv_run {
     const iv_run_options *o;
     iv_comm *processes; /* NULL: one */

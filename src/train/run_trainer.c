@@ -87,6 +87,17 @@ static iv_status leave_memory(const iv_run *r, const iv_train_options *t, iv_eng
     return IV_OK;
 }
 
+/* The largest of a module. */
+static iv_status adapter_rank(const iv_train_options *t, size_t *rank, iv_error *err) {
+    iv_adapter_files *files;
+    *rank = t->adapter.rank;
+    if (!t->adapter.from) return IV_OK;
+    IV_TRY(iv_adapter_open(t->adapter.from, &files, err));
+    *rank = files->parts.rank_max;
+    iv_adapter_close(files);
+    return IV_OK;
+}
+
 static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, bool before_trainer,
                              iv_error *err) {
     const iv_run_options *o = r->o;
@@ -99,6 +110,10 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     e.dtype = dtype, e.arithmetic = iv_arithmetic_name(t->arithmetic);
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
     e.sample_all_ids = o->sample_all_ids;
+    if (t->has_adapter) {
+        e.trainable = false, e.max_loras = 1;
+        IV_TRY(adapter_rank(t, &e.max_lora_rank, err));
+    }
     e.single_process = true; /* those of mpirun are the trainer's */
     uint64_t completions = o->batch_size * o->group_size;
     e.max_num_seqs = iv_size_max(1, iv_size_min(completions, t->cuda ? GPU_ROLLOUT_SEQUENCES : ROLLOUT_SEQUENCES));
@@ -113,9 +128,10 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
 /* Rollouts of the law on one rank, for a trainer of one rank: one set of packed weights serves both. */
 static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics numerics) {
     const iv_run_options *o = r->o;
-    return o->kind == IV_RUN_RL && o->rollout_tp == 1 && t->tp == 1 && numerics == IV_INVAR &&
-           strcmp(o->rollout_numerics, "invar") == 0 && o->rollout_mantissa_bits == IV_F32_MANTISSA_BITS &&
-           o->rollout_sync_every == 1;
+    bool one = o->kind == IV_RUN_RL && o->rollout_tp == 1 && t->tp == 1 && numerics == IV_INVAR &&
+               strcmp(o->rollout_numerics, "invar") == 0;
+    return one && (t->has_adapter || /* whose weights do not change */
+                   (o->rollout_mantissa_bits == IV_F32_MANTISSA_BITS && o->rollout_sync_every == 1));
 }
 
 /* ---- the trainer ------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 /* sample.c: prompts divided over processes, and rewards that the first of them asks for. */
 #include "train/sample.h"
+#include "train/trainer/adapter.h"
 #include "base/size.h"
 #include "comm/agree.h"
 
@@ -14,8 +15,10 @@ static iv_status sample_own(const iv_run *r, const iv_rollout_prompt *prompts, s
                             const iv_rollout_options *o, iv_rollout **out, iv_error *err) {
     size_t size = r->processes ? r->processes->size : 1, rank = r->processes ? r->processes->rank : 0;
     size_t from = count * rank / size, to = count * (rank + 1) / size;
+    iv_rollout_options with = *o;
+    if (iv_train_has_adapter(r->trainer)) with.adapter = IV_RUN_ADAPTER;
     *out = NULL;
-    return from < to ? iv_rollout_run(r->engine, prompts + from, to - from, o, out, err) : IV_OK;
+    return from < to ? iv_rollout_run(r->engine, prompts + from, to - from, &with, out, err) : IV_OK;
 }
 
 static iv_status share_rollout(const iv_run *r, iv_status status, size_t group, iv_rollout **out, iv_error *err) {

@@ -137,6 +137,12 @@ static void bio_differs_across_ranks(void **state) {
     json_t *found = expect_json();
     assert_int_equal(count_of(found, "configurations_compared"), 2);
     json_decref(found);
+    RUN("verify", source_path("tests/data/hf/qwen3_moe"), "--prompts", in_folder("lengths.jsonl"), "--axes", "ep",
+        "--ep-sizes", "2,4", "--json", "-"); /* the same ranks divide experts */
+    expect_ok();
+    found = expect_json();
+    assert_int_equal(count_of(found, "configurations_compared"), 2);
+    json_decref(found);
     RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--axes", "tp", "--tp-sizes", "2,4", "--json",
         "-", "--numerics", "bio");
     assert_int_equal(came.code, 1);

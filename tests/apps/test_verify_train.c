@@ -92,6 +92,28 @@ static void other_arithmetics_and_families(void **state) {
     }
 }
 
+/* An adapter that learns; the control; and what does not go together. */
+static void adapters(void **state) {
+    (void)state;
+    for (int vanilla = 0; vanilla < 2; vanilla++) {
+        RUN("verify", MODEL, "--train", "--lora-rank", "3", "--lora-targets", "q_proj,down_proj,lm_head", "--steps",
+            "2", "--batch-size", "6", "--numerics", vanilla ? "vanilla" : "invar", "--axes",
+            "world,micro-batch,tp,resume", "--worlds", "2", "--micro-batches", "1", "--tp-sizes", "4", "--combinations",
+            "1", "--json", "-");
+        assert_int_equal(came.code, vanilla);
+        json_t *found = expect_json();
+        assert_int_equal(count_of(found, "lora_rank"), 3);
+        assert_true((count_of(found, "unique_weights") > 1) == vanilla);
+        json_decref(found);
+    }
+    RUN("verify", MODEL, "--train", "--lora-modules", "a=b");
+    expect_error(2, "--lora-modules does not go with --train");
+    RUN("verify", MODEL, "--lora-rank", "3");
+    expect_error(2, "--lora-rank needs --train");
+    RUN("verify", MODEL, "--train", "--lora-targets", "q_proj");
+    expect_error(2, "--lora-targets: wanted --lora-rank too");
+}
+
 /* Documents of several blocks of 64 positions, most of them no multiple of it. */
 static void write_long_documents(const char *name) {
     static const size_t lengths[] = {230, 3, 64, 65, 17};
@@ -324,6 +346,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_configuration_is_equal),
         cmocka_unit_test(other_arithmetics_and_families),
+        cmocka_unit_test(adapters),
         cmocka_unit_test(layers_with_a_state),
         cmocka_unit_test(seeds_decide),
         cmocka_unit_test(data_from_a_file),

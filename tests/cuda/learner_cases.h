@@ -31,13 +31,17 @@ static const learner_case cases[] = {
     {"ministral3", "tests/data/families/ministral3_a", false},
     {"hunyuan", "tests/data/families/hunyuan_v1_dense_alpha_a", false},
     {"arcee", "tests/data/families/arcee_a", false},
+    {"gpt_oss", "tests/data/families/gpt_oss_a", false},
+    {"qwen2_moe", "tests/data/families/qwen2_moe_a", false},
+    {"glm4_moe", "tests/data/families/glm4_moe_a", false},
+    {"mixtral", "tests/data/families/mixtral_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 14 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 18 };
 
 /* What decides the bits. */
 typedef struct law_way {

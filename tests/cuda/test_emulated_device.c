@@ -218,11 +218,11 @@ static void tensors_are_replaced_one_by_one(void **state) {
     (void)state;
     static const struct {
         const char *name, *dir;
-        bool experts;
+        bool experts, floats; /* floats: a vector of the file is in float32, but not of dummies; so are digests */
         size_t ranks;
-    } models[] = {{"qwen2", "tests/data/hf/qwen2", false, 2},
-                  {"qwen3_moe", "tests/data/hf/qwen3_moe", true, 2},
-                  {"deepseek_v3", "tests/data/families/deepseek_v3_a", true, 1}};
+    } models[] = {{"qwen2", "tests/data/hf/qwen2", false, false, 2},
+                  {"qwen3_moe", "tests/data/hf/qwen3_moe", true, false, 2},
+                  {"deepseek_v3", "tests/data/families/deepseek_v3_a", true, true, 1}};
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         rng r = {7};
         const model_case whole = {models[k].name, models[k].dir, false, models[k].experts, {1, 1, 1}};
@@ -244,7 +244,7 @@ static void tensors_are_replaced_one_by_one(void **state) {
         }
         ASSERT_OK(iv_gpu_model_refresh(e->gpu_model, &err), &err);
         ASSERT_OK(iv_model_digest(e->model, NULL, &err), &err);
-        assert_memory_equal(e->model->weights_digest, other->model->weights_digest, 32);
+        if (!models[k].floats) assert_memory_equal(e->model->weights_digest, other->model->weights_digest, 32);
         digest_of_engine(e, &m, &w, got);
         assert_string_equal(got, want);
         assert_string_not_equal(got, old);

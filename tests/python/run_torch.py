@@ -37,7 +37,7 @@ def main() -> int:
         env = {**clients.with_bytecode(os.environ), "INVAR_SOURCE": str(ROOT), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         env["INVAR_PROGRAM"] = str(build / "invar")
         env.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads wait without the processor
-        tests = [ROOT / f"tests/python/test_{name}.py" for name in ("torch", "torch_cuda", "answers", "frameworks", "docs")]
+        tests = [ROOT / f"tests/python/test_{name}.py" for name in ("torch", "torch_cuda", "answers", "frameworks", "docs", "peft")]
         words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, *tests]
         return subprocess.run([*words, *sys.argv[2:]], cwd=folder, env=env).returncode
 

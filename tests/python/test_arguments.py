@@ -282,6 +282,7 @@ ENGINE = {
     "gpu_memory_utilization": [*NO_NUMBER, 0, 1.5],
     "enable_prefix_caching": NO_FLAG,
     "enforce_eager": NO_FLAG,
+    "enable_expert_parallel": [*NO_FLAG, True],
     "trainable": NO_FLAG,
     "trust_remote_code": NO_FLAG,
     "disable_log_stats": NO_FLAG,

@@ -37,6 +37,19 @@ SETTER(micro_batch, o->micro_batch = 1)
 SETTER(layer, o->recompute = "layer")
 SETTER(any_device, o->device = "auto", o->arithmetic = "fma32")
 SETTER(offload, o->offload_optimizer = true)
+SETTER(lora, o->lora_rank = 4)
+SETTER(wider, o->lora_rank = 5)
+SETTER(alpha, o->lora_rank = 4, o->lora_alpha = 9)
+SETTER(some, o->lora_rank = 4, o->lora_targets = "q_proj,o_proj")
+SETTER(rslora, o->lora_rank = 4, o->lora_rslora = true)
+SETTER(lora_seed, o->lora_rank = 4, o->lora_seed = 1)
+SETTER(alpha_alone, o->lora_alpha = 9)
+SETTER(targets_alone, o->lora_targets = "q_proj")
+SETTER(rslora_alone, o->lora_rslora = true)
+SETTER(lora_seed_alone, o->lora_seed = 1)
+SETTER(from, o->lora = INVAR_SOURCE_DIR "/tests/data/adapters/qwen3")
+SETTER(both, o->lora_rank = 4, o->lora = INVAR_SOURCE_DIR "/tests/data/adapters/qwen3")
+SETTER(base_alone, o->base = (iv_engine *)o)
 
 static const struct {
     const char *field;
@@ -67,6 +80,19 @@ static const struct {
     {"micro_batch", NEVER, micro_batch, set_nothing, NULL},
     {"recompute", NEVER, layer, set_nothing, NULL},
     {"device", NEVER, any_device, set_nothing, NULL},
+    {"lora_rank", CHANGES, lora, set_nothing, NULL},
+    {"lora_rank", CHANGES, wider, lora, NULL},
+    {"lora_rank", REFUSED, both, NULL, "lora_rank: wanted lora to be left out"},
+    {"lora_alpha", CHANGES, alpha, lora, NULL},
+    {"lora_alpha", REFUSED, alpha_alone, NULL, "lora_alpha: wanted lora_rank of 1 or more"},
+    {"lora_targets", CHANGES, some, lora, NULL},
+    {"lora_targets", REFUSED, targets_alone, NULL, "lora_targets: wanted lora_rank of 1 or more"},
+    {"lora_rslora", CHANGES, rslora, lora, NULL},
+    {"lora_rslora", REFUSED, rslora_alone, NULL, "lora_rslora: wanted lora_rank of 1 or more"},
+    {"lora_seed", CHANGES, lora_seed, lora, NULL},
+    {"lora_seed", REFUSED, lora_seed_alone, NULL, "lora_seed: wanted lora_rank of 1 or more"},
+    {"lora", CHANGES, from, set_nothing, NULL},
+    {"base", REFUSED, base_alone, NULL, "base: wanted an adapter that learns"}, /* never a bit: test_adapters.c */
     {"offload_optimizer", REFUSED, offload, NULL, "offload_optimizer: wanted device cuda, found the CPU"},
 };
 enum { TRAINER_ROWS = sizeof trainer_rows / sizeof *trainer_rows };
@@ -326,7 +352,7 @@ static void every_field_has_a_row(void **state) {
     iv_buf text = {0};
     iv_error err;
     ASSERT_OK(iv_file_read(INVAR_SOURCE_DIR "/include/invar_train.h", 1 << 20, &text, &err), &err);
-    assert_int_equal(check_fields(text.data, "iv_trainer_options"), 23);
+    assert_int_equal(check_fields(text.data, "iv_trainer_options"), 30);
     assert_int_equal(check_fields(text.data, "iv_policy_options"), 9);
     iv_buf_free(&text);
 }

@@ -116,6 +116,47 @@ static void no_mismatch_and_one_hash(void **state) {
     }
 }
 
+/* An adapter that learns goes into the sampler without a file; a sampler with an older one is found. */
+static void adapters_have_no_mismatch(void **state) {
+    (void)state;
+    static const rl_way ways[] = {{"plain", 1, 16, 512, 1, 1, 0, "off", "none"},
+                                  {"others", 4, 7, 40, 2, 1, 1, "ngram", "layer"},
+                                  {"learner-of-four", 1, 3, 64, 1, 4, 0, "off", "attention"}};
+    char base[] = "/tmp/invar-rl-XXXXXX", data[300], dir[400], from[4200];
+    iv_run_summary want, got;
+    iv_run_options o;
+    iv_error err;
+    assert_non_null(mkdtemp(base));
+    problems_of(base, data);
+    snprintf(from, sizeof from, "%s/tests/data/adapters/qwen3_head", INVAR_SOURCE_DIR);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const rl_way *w = &ways[i];
+        snprintf(dir, sizeof dir, "%s/%s", base, w->name);
+        options_of(&o, base, INVAR_SOURCE_DIR "/tests/data/hf/qwen3", data, dir);
+        o.trainer.lora = from, o.learning_rate = 1e-2, o.kl_beta = 0.05, o.inner_steps = 2;
+        o.rollout_tp = w->rollout_tp, o.rollout_seqs = w->seqs, o.rollout_batched_tokens = w->chunk;
+        o.trainer.data_parallel = w->world, o.trainer.tensor_parallel = w->tp, o.trainer.micro_batch = w->micro_batch;
+        o.speculative = w->speculative, o.trainer.recompute = w->recompute;
+        ASSERT_OK(iv_run_train(&o, i ? &got : &want, &err), &err);
+        if (i) assert_string_equal(want.weights_hash, got.weights_hash);
+        assert_int_equal(i ? got.different : want.different, 0);
+        assert_int_equal(moves_of(dir), o.steps);
+    }
+    printf("adapters: tokens compared %llu, different %llu\n", (unsigned long long)want.compared,
+           (unsigned long long)want.different);
+    assert_true(want.compared > 0);
+    snprintf(dir, sizeof dir, "%s/older", base);
+    o.rollout_sync_every = 2, o.on_mismatch = "report", o.trainer.tensor_parallel = 1;
+    ASSERT_OK(iv_run_train(&o, &got, &err), &err);
+    assert_true(got.different > 0);
+    o.rollout_sync_every = 1, o.rollout_numerics = "vanilla";
+    assert_int_equal(iv_run_train(&o, &got, &err), IV_INVALID); /* its directory has a run */
+    snprintf(dir, sizeof dir, "%s/vanilla", base);
+    assert_int_equal(iv_run_train(&o, &got, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "--rollout-numerics: wanted invar for an adapter"));
+    nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* Control: rollouts that add as other engines do are caught at the first step, or counted. */
 static void other_sums_are_caught(void **state) {
     (void)state;
@@ -230,7 +271,8 @@ static void algorithms_and_resumption(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_mismatch_and_one_hash), cmocka_unit_test(other_sums_are_caught),
-        cmocka_unit_test(other_weights_are_counted), cmocka_unit_test(algorithms_and_resumption)};
+        cmocka_unit_test(no_mismatch_and_one_hash), cmocka_unit_test(adapters_have_no_mismatch),
+        cmocka_unit_test(other_sums_are_caught), cmocka_unit_test(other_weights_are_counted),
+        cmocka_unit_test(algorithms_and_resumption)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,7 @@ static __global__ void __launch_bounds__(LANES) weigh(const __grid_constant__ ex
     float w = slot >= 0 ? a.weights[slot] : 0.0f, lane = 0.0f, y[V];
     const float *dx = a.dx + (size_t)((uint32_t)(slot < 0 ? 0 : slot) / (uint32_t)a.k) * a.hidden;
     float *da = a.da + entry * a.n;
+    const float *bias = a.bias && slot >= 0 ? a.bias + (size_t)(a.ids[slot] - a.first) * a.bias_stride : NULL;
     for (size_t base = threadIdx.x; base < a.n && slot >= 0; base += LANES * WEIGH_AHEAD) {
         float d[WEIGH_AHEAD], g[WEIGH_AHEAD];
 #pragma unroll
@@ -57,6 +58,15 @@ static __global__ void __launch_bounds__(LANES) weigh(const __grid_constant__ ex
     }
     if (slot < 0) return; /* the whole block */
     float sum = fold_block(lane, lanes);
+    if (bias) { /* a part of what the weight scales */
+        lane = 0.0f;
+        for (size_t i = threadIdx.x; i < a.hidden; i += LANES) {
+            lane = __fmaf_rn(dx[i], bias[i], lane);
+            a.weighed[entry * a.hidden + i] = dx[i] * w;
+        }
+        __syncthreads(); /* the lanes were read */
+        sum = sum + fold_block(lane, lanes);
+    }
     if (threadIdx.x == 0) a.dw[slot] = sum;
 }
 
@@ -90,55 +100,114 @@ int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream) 
 
 enum { ROUTER_WARPS = 4 };
 
+template <iv_dtype T>
+IV_DEVICE void put_logit(const iv_gpu_router_backward_args &a, char *to, float *dl, size_t e, float y) {
+    put<T>(to, e / a.leaf * a.apart + e % a.leaf, y);
+    if (dl) dl[e] = iv_canon(y);
+}
+
 /* A warp has a row; PER logits a lane. Selected experts are written last. */
 template <iv_dtype T, int PER>
 static __global__ void __launch_bounds__(ROUTER_WARPS * 32)
     router_backward(const __grid_constant__ iv_gpu_router_backward_args a) {
     unsigned lane = threadIdx.x % 32;
-    size_t row = (size_t)blockIdx.x * ROUTER_WARPS + threadIdx.x / 32;
+    size_t row = (size_t)blockIdx.x * ROUTER_WARPS + threadIdx.x / 32, k = a.router.k, experts = a.router.experts;
+    bool sigmoid = a.router.score == IV_SCORE_SIGMOID;
     iv_let_next();
     iv_wait();
     if (row >= a.rows) return;
-    const int32_t *ids = a.ids + row * a.k;
-    const float *w = a.weights + row * a.k, *dw = a.dw + row * a.k;
+    const int32_t *ids = a.ids + row * k;
+    const float *w = a.weights + row * k, *dw = a.dw + row * k, *logits = a.logits + row * a.stride;
     char *to = (char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2);
+    float *dl = a.dl ? a.dl + row * experts : NULL;
     bool live = ids[0] >= 0;
     float mean = 0.0f;
-    for (size_t s = 0; s < a.k && live; s++) mean = __fmaf_rn(dw[s], w[s], mean);
-    if (a.normalise || !live) {
-        for (size_t e = lane; e < a.experts; e += 32) put<T>(to, e, 0.0f);
-    } else {
+    for (size_t s = 0; s < k && live; s++) mean = __fmaf_rn(dw[s], w[s], mean);
+    for (size_t c = lane; c < a.dy_stride; c += 32)
+        put<T>(to, c, a.last && live && c == a.last_at ? a.last[row] : 0.0f);
+    for (size_t e = lane; e < experts && dl; e += 32) dl[e] = 0.0f;
+    __syncwarp();
+    if (!a.router.normalise && !sigmoid && live) {
         float x[PER], max, sum;
 #pragma unroll
-        for (int j = 0; j < PER; j++)
-            x[j] = lane + 32 * j < a.experts ? a.logits[row * a.experts + lane + 32 * j] : 0.0f;
-        sum_exp<PER>(x, a.experts, &max, &sum);
+        for (int j = 0; j < PER; j++) x[j] = lane + 32 * j < experts ? logits[lane + 32 * j] : 0.0f;
+        sum_exp<PER>(x, experts, &max, &sum);
 #pragma unroll
-        for (int j = 0; j < PER; j++)
-            if (lane + 32 * j < a.experts) put<T>(to, lane + 32 * j, __fdiv_rn(v_exp(x[j] - max), sum) * (0.0f - mean));
+        for (int j = 0; j < PER; j++) {
+            size_t e = lane + 32 * j;
+            if (e < experts) put_logit<T>(a, to, dl, e, __fdiv_rn(v_exp(x[j] - max), sum) * (0.0f - mean));
+        }
+        __syncwarp();
     }
-    for (size_t e = a.experts + lane; e < a.dy_stride; e += 32) put<T>(to, e, 0.0f);
-    __syncwarp();
-    for (size_t s = lane; s < a.k && live; s += 32) put<T>(to, (size_t)ids[s], w[s] * (dw[s] - mean));
+    float share = a.router.scale == 1.0f ? mean : __fdiv_rn(mean, a.router.scale);
+    for (size_t s = lane; s < k && live; s += 32) {
+        size_t e = (size_t)ids[s];
+        float slope = w[s], rest = dw[s];
+        if (sigmoid) slope = slope * (1.0f - iv_sigmoid(logits[e]));
+        if (!sigmoid || a.router.normalise) rest = rest - share;
+        put_logit<T>(a, to, dl, e, slope * rest);
+    }
 }
 
 template <iv_dtype T> static int launch_router(const iv_gpu_router_backward_args *a, cudaStream_t stream) {
-    auto *kernel = a->experts <= 128   ? router_backward<T, 4>
-                   : a->experts <= 256 ? router_backward<T, 8>
-                                       : router_backward<T, 16>;
+    auto *kernel = a->router.experts <= 128   ? router_backward<T, 4>
+                   : a->router.experts <= 256 ? router_backward<T, 8>
+                                              : router_backward<T, 16>;
     return iv_launch(kernel, dim3((unsigned)((a->rows + ROUTER_WARPS - 1) / ROUTER_WARPS)), ROUTER_WARPS * 32, stream,
                      *a);
 }
 
 int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream) {
+    const iv_router *r = &a->router;
     if (a->rows == 0) return 0;
-    if (a->experts < 1 || a->experts > IV_GPU_EXPERTS_MAX || a->k < 1 || a->k > a->experts ||
-        a->k > IV_EXPERTS_PER_TOKEN_MAX || a->dy_stride < a->experts)
+    if (r->experts < 1 || r->experts > IV_GPU_EXPERTS_MAX || r->k < 1 || r->k > r->experts ||
+        r->k > IV_EXPERTS_PER_TOKEN_MAX || a->stride < r->experts || a->leaf < 1 || a->leaf > a->apart ||
+        a->dy_stride <= (r->experts - 1) / a->leaf * a->apart + (r->experts - 1) % a->leaf ||
+        (a->last && a->last_at >= a->dy_stride))
         return (int)cudaErrorInvalidValue;
     switch (a->type) {
     case IV_BF16: return launch_router<IV_BF16>(a, stream);
     case IV_F16: return launch_router<IV_F16>(a, stream);
     case IV_F32: return launch_router<IV_F32>(a, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- the gate of a shared expert -----------------------------------------------------------------------------------
+ */
+
+/* A block has a row; thread t is lane t of the law, leaf by leaf. */
+template <iv_dtype T>
+static __global__ void __launch_bounds__(LANES) shared_gate(const __grid_constant__ iv_gpu_shared_gate_args a) {
+    __shared__ float lanes[LANES], of[IV_LEAVES_MAX];
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x;
+    float p = iv_sigmoid(a.z[row * a.z_apart]), *da = a.da + row * a.n;
+    for (size_t leaf = 0; leaf < a.leaves; leaf++) {
+        size_t first = min(a.n, leaf * a.leaf), end = min(a.n, first + a.leaf);
+        float lane = 0.0f;
+        for (size_t i = first + threadIdx.x; i < end; i += LANES) {
+            lane = __fmaf_rn(da[i], get<T>(a.act, row * a.act_stride + i), lane);
+            da[i] = da[i] * p;
+        }
+        float sum = fold_block(lane, lanes);
+        if (threadIdx.x == 0) of[leaf] = sum;
+        __syncthreads();
+    }
+    if (threadIdx.x) return;
+    for (size_t stride = 1; stride < a.leaves; stride *= 2)
+        for (size_t i = 0; i < a.leaves; i += 2 * stride) of[i] = of[i] + of[i + stride];
+    a.dz[row] = iv_canon(of[0] * (1.0f - p));
+}
+
+int iv_gpu_shared_gate_backward(const iv_gpu_shared_gate_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    if (a->leaves < 1 || a->leaves > IV_LEAVES_MAX || a->act_stride < a->n) return (int)cudaErrorInvalidValue;
+    switch (a->type) {
+    case IV_BF16: return iv_launch(shared_gate<IV_BF16>, dim3((unsigned)a->rows), LANES, stream, *a);
+    case IV_F16: return iv_launch(shared_gate<IV_F16>, dim3((unsigned)a->rows), LANES, stream, *a);
+    case IV_F32: return iv_launch(shared_gate<IV_F32>, dim3((unsigned)a->rows), LANES, stream, *a);
     default: return (int)cudaErrorInvalidValue;
     }
 }

@@ -14,6 +14,7 @@
 #define IV_KERNELS_CUDA_LEARN_H
 
 #include "kernels/cuda/ops.h"
+#include "numerics/router.h"
 #include "kernels/token_axis.h"
 #include "numerics/optimizer.h"
 
@@ -255,6 +256,12 @@ typedef struct iv_gpu_expert_rows_args {
     size_t entries, k, hidden, n; /* n: intermediate size */
     const float *dx;              /* [rows][hidden] */
     const float *weights;         /* by slot */
+    /* Biases of down, or NULL: [experts][bias_stride] from expert `first` on, whose row is that of ids, by slot. */
+    const float *bias;
+    size_t bias_stride;
+    const int32_t *ids;
+    int32_t first;
+    float *weighed; /* with biases: [entries][hidden], dx times the weight, not written where slot is -1 */
     iv_dtype type;
     const void *act; /* [entries][n], typed */
     float *da;       /* [entries][n], in place */
@@ -265,18 +272,35 @@ typedef struct iv_gpu_expert_rows_args {
 int iv_gpu_expert_gradient_in(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream); /* dy = R(dx) */
 int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream);
 
-/* The gradient of the router's logits (15.9), rounded: dy[rows][dy_stride] = R(dl), +0 from `experts` on. */
+/* The gradient of the router's logits (15.9), rounded: dy[rows][dy_stride], +0 but for R(dl_e) in column e / leaf *
+ * apart
+ * + e % leaf. */
 typedef struct iv_gpu_router_backward_args {
-    const float *logits; /* [rows][experts] */
-    size_t rows, experts, k;
-    bool normalise;
+    iv_router router;
+    const float *logits; /* [rows][stride] */
+    size_t rows, stride;
     const int32_t *ids;        /* [rows * k], ascending; a row whose first id is negative is padding: +0 */
     const float *weights, *dw; /* [rows * k] */
+    const float *last; /* [rows]: R of it is in column last_at: of a shared expert's gate; NULL: there is none */
+    float *dl;         /* [rows][experts]: dl in float32, for a bias; NULL: not wanted */
     iv_dtype type;
     void *dy;
-    size_t dy_stride;
+    size_t dy_stride, leaf, apart, last_at;
 } iv_gpu_router_backward_args;
 int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream);
+
+/* The gate of a shared expert (15.9): dz[row] = canon(r (1 - sigmoid(z))), r the tree over leaves of `leaf` values of
+ * da act; then da becomes da sigmoid(z). */
+typedef struct iv_gpu_shared_gate_args {
+    const float *z; /* [rows], z_apart apart */
+    size_t rows, z_apart, n, leaf, leaves;
+    iv_dtype type;
+    const void *act; /* [rows][act_stride], typed */
+    size_t act_stride;
+    float *da; /* [rows][n], in place */
+    float *dz; /* [rows] */
+} iv_gpu_shared_gate_args;
+int iv_gpu_shared_gate_backward(const iv_gpu_shared_gate_args *a, iv_gpu_stream stream);
 
 /* ---- optimizer (optimizer.cu; digests: sha256.cu) --------------------------------------------------------------- */
 

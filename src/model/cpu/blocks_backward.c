@@ -15,6 +15,10 @@ static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer)
     return &l->tensor_owner->layer_tensors[layer];
 }
 
+static const iv_adapted *adapted_at(const iv_cpu_learner *l, size_t layer, iv_site_kind kind) {
+    return iv_learner_adapted(l, iv_site(l->model, &l->model->layers[layer], kind, 0));
+}
+
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
@@ -142,7 +146,10 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .stride = t->out->columns,
                                    .k = n,
                                    .x = l->tape.now->attended,
-                                   .dx = l->dattended};
+                                   .dx = l->dattended,
+                                   .adapted = adapted_at(l, layer, IV_SITE_OUT)};
+    bool attends = l->model->config.layer[layer].mixer == IV_MIXER_ATTENTION;
+    out.inputs = attends ? iv_tp_out(&l->model->tp, l->model->config.layer[layer].wide) : &l->model->tp.mixer_out;
     out.slice[0] = iv_whole_slice(t->out->offset + first, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
@@ -287,10 +294,10 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     head_columns columns = {l, dim};
     IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, &columns});
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, &columns});
+    iv_learner_sum_columns(l,
+                           &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, &columns});
+    iv_learner_sum_columns(l,
+                           &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, &columns});
     return IV_OK;
 }
 
@@ -306,7 +313,8 @@ static iv_status mixer_in_backward(iv_cpu_learner *l, size_t layer, iv_error *er
                                  .k = h,
                                  .cuts = l->mixer_cuts,
                                  .x = l->forward->normed,
-                                 .dx = l->dnormed};
+                                 .dx = l->dnormed,
+                                 .adapted = adapted_at(l, layer, IV_SITE_QKV)};
     iv_recurrent_slices(l, layer, &a);
     return iv_linear_backward(l, &a, err);
 }
@@ -342,7 +350,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         .leaves = leaves,
         .cuts = l->qkv_cuts[wide],
         .x = l->forward->normed,
-        .dx = l->dnormed};
+        .dx = l->dnormed,
+        .adapted = adapted_at(l, layer, IV_SITE_QKV)};
     if (!keys) a.slice[a.slices++] = (iv_gradient_slice){t->v->offset + kv_first * h, kv, kv / leaves};
     if (t->gate) a.slice[a.slices++] = (iv_gradient_slice){t->gate->offset + q_first * h, q, q / leaves};
     return iv_linear_backward(l, &a, err);

@@ -13,6 +13,7 @@ typedef struct expert_job {
     iv_cpu_learner *l;
     const iv_mlp_tensors *t;
     const float *down_bias; /* of the expert at work, or NULL */
+    const iv_layer *layer;
     const iv_activation *activation;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
     bool scales_inputs;          /* the routing weights do, not outputs */
@@ -21,6 +22,10 @@ typedef struct expert_job {
     size_t outputs;      /* of the router, with the shared expert's gate */
     iv_token_axis axis;
 } expert_job;
+
+static const iv_adapted *adapted_at(const expert_job *j, iv_site_kind kind, size_t expert) {
+    return iv_learner_adapted(j->l, iv_site(j->l->model, j->layer, kind, expert));
+}
 
 static size_t slot_of(const expert_job *j, size_t row) { return j->l->expert_slots[row]; }
 
@@ -112,7 +117,8 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
                                     .stride = j->n,
                                     .k = j->n,
                                     .leaves = IV_EXPERT_LEAVES,
-                                    .dx = l->dact};
+                                    .dx = l->dact,
+                                    .adapted = adapted_at(j, IV_SITE_DOWN, (size_t)expert)};
     IV_TRY(iv_linear_backward(l, &down, err));
     iv_pool_run(l->compute.pool, j->rows, weigh_row, j);
     down.dx = NULL, down.x = l->forward->act_memory;
@@ -130,7 +136,8 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
                                   .k = j->h,
                                   .leaves = IV_EXPERT_LEAVES,
                                   .x = l->forward->gathered,
-                                  .dx = l->forward->wide};
+                                  .dx = l->forward->wide,
+                                  .adapted = adapted_at(j, IV_SITE_UP, (size_t)expert)};
     iv_up_slices(j->t, 0, j->n, j->n, &up);
     IV_TRY(iv_linear_backward(l, &up, err));
     iv_pool_run(l->compute.pool, j->rows, scatter_row, j);
@@ -200,6 +207,7 @@ static void add_shared_row(void *context, size_t row, size_t worker) {
 static expert_job job_of(iv_cpu_learner *l, size_t layer) {
     const iv_model_config *c = &l->model->config;
     return (expert_job){.l = l,
+                        .layer = &l->model->layers[layer],
                         .activation = &l->model->layers[layer].config->activation,
                         .router = iv_config_router(c),
                         .scales_inputs = c->router_scales_inputs,
@@ -243,7 +251,8 @@ static iv_status router_backward(expert_job *j, size_t layer, iv_error *err) {
                                       .k = j->h,
                                       .leaves = leaves,
                                       .dx = l->dnormed,
-                                      .x = l->model->rank == 0 ? l->forward->normed : NULL};
+                                      .x = l->model->rank == 0 ? l->forward->normed : NULL,
+                                      .adapted = adapted_at(j, IV_SITE_ROUTER, 0)};
     if (tensors->shared_gate) router.slice[router.slices++] = (iv_gradient_slice){tensors->shared_gate->offset, 1, 1};
     IV_TRY(iv_linear_backward(l, &router, err));
     if (tensors->router_bias && l->model->rank == 0)

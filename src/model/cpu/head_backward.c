@@ -7,6 +7,7 @@
 #include "kernels/pack_columns.h"
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
+#include "numerics/floats.h"
 #include "numerics/rows.h"
 
 #include <string.h>
@@ -18,7 +19,16 @@ typedef struct head_job {
     size_t first, n, padded;     /* the block's columns */
     size_t logits_first, stride; /* column of the first logit there is; floats from row to row */
     iv_matrix x;                 /* the normed rows over the axis */
+    const iv_adapted *m;         /* of the adapter that learns, or NULL */
+    size_t at_a, at_b;           /* its A and B in the flat buffer */
+    iv_matrix t;                 /* R(A x) over the axis */
 } head_job;
+
+/* A sum over the vocabulary in leaves: of the inputs' gradient, or of that of t. */
+typedef struct leaf_sum {
+    float *acc, *waiting[4];
+    size_t floats;
+} leaf_sum;
 
 /* The gradient of the head's products through the shape of logits y. */
 static void shaped_gradient(const head_job *j, size_t i, const float *y, const float *x, char *out) {
@@ -40,6 +50,7 @@ static void gradient_row(void *context, size_t i, size_t worker) {
     iv_cpu_learner *l = j->l;
     bool shaped = iv_shapes_logits(&l->model->scales);
     float *x = l->logits + i * j->stride + (j->first - j->logits_first), t = l->step->temperature;
+    if (j->m) l->kernels->add_scaled(x, l->head_z + i * j->n, j->m->scale, j->n);
     float y[IV_VOCABULARY_BLOCK];
     char *out = (char *)l->dy + i * j->padded * j->width;
     if (shaped) {
@@ -56,6 +67,8 @@ static void gradient_row(void *context, size_t i, size_t worker) {
     memset(out + j->n * j->width, 0, (j->padded - j->n) * j->width);
 }
 
+static size_t block_offset(const head_job *j) { return j->tensor->offset + j->first * j->h; }
+
 /* The block's logits: the same bits whatever panels they come from. */
 static void block_logits(head_job *j) {
     iv_cpu_learner *l = j->l;
@@ -69,7 +82,7 @@ static void block_logits(head_job *j) {
         bool shaped = iv_matrix_shape(&w, l->model->head.type, j->n, j->h);
         IV_ASSERT(shaped);
         w.data = memset(l->transposed, 0, iv_matrix_bytes(&w));
-        iv_matrix_pack(&w, IV_F32, l->weights + j->tensor->offset + j->first * j->h, j->h, 0, j->n);
+        iv_matrix_pack(&w, iv_learner_rows_type(l), iv_learner_rows(l, block_offset(j), j->n, j->h, 0), j->h, 0, j->n);
         j->logits_first = j->first;
     }
     j->stride = w.n;
@@ -82,34 +95,86 @@ static void block_logits(head_job *j) {
                                              .out_stride = w.n});
 }
 
-static void run_block(head_job *j, float *acc) {
+/* Sums of weight gradients of the block's outputs. */
+static void sum_block(const head_job *j, const iv_matrix *x, const void *dy, size_t offset, size_t stride) {
     iv_cpu_learner *l = j->l;
-    j->padded = iv_padded_k(j->n);
-    block_logits(j);
-    iv_pool_run(l->compute.pool, j->count, gradient_row, j);
-    size_t offset = j->tensor->offset + j->first * j->h;
     iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = &l->head_axis,
-                                                               .x = &j->x,
+                                                               .x = x,
                                                                .type = l->model->gemm_type,
-                                                               .dy = l->dy,
+                                                               .dy = dy,
                                                                .dy_stride = j->padded,
                                                                .n = j->n,
                                                                .sums = &l->step->sums,
                                                                .offset = offset,
-                                                               .stride = j->h});
-    const char *from = iv_learner_rows(l, offset, j->n, j->h, 0);
-    size_t row_bytes = j->h * iv_dtype_bytes(iv_learner_rows_type(l));
-    for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? from + i * row_bytes : NULL;
+                                                               .stride = stride});
+}
+
+/* acc += dy W over the block's outputs, whose rows of k inputs are at `from`. */
+static void continue_sum(const head_job *j, const void *from, iv_dtype type, size_t k, const void *dy, float *acc) {
+    iv_cpu_learner *l = j->l;
+    size_t row_bytes = k * iv_dtype_bytes(type);
+    for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? (const char *)from + i * row_bytes : NULL;
     iv_matrix transposed;
-    bool shaped = iv_matrix_shape(&transposed, l->model->gemm_type, j->h, j->padded);
+    bool shaped = iv_matrix_shape(&transposed, l->model->gemm_type, k, j->padded);
     IV_ASSERT(shaped);
     transposed.data = l->transposed;
-    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, &transposed);
+    iv_pack_columns(&l->compute, type, l->row_list, &transposed);
     iv_linear_continue(
         &l->compute,
         &(iv_linear_args){
-            .weight = &transposed, .type = l->model->gemm_type, .x = l->dy, .x_stride = j->padded, .rows = j->count},
+            .weight = &transposed, .type = l->model->gemm_type, .x = dy, .x_stride = j->padded, .rows = j->count},
         acc);
+}
+
+/* ---- the adapter ------------------------------------------------------------------------------------------- */
+
+static const float *block_b(const head_job *j) { return j->l->masters + j->at_b + j->first * j->m->rank; }
+
+/* head_z = B t of the block. */
+static void block_term(const head_job *j) {
+    iv_cpu_learner *l = j->l;
+    iv_matrix b;
+    bool shaped = iv_matrix_shape(&b, l->model->gemm_type, j->n, j->m->rank);
+    IV_ASSERT(shaped);
+    b.leaves = 1, b.data = memset(l->head_b, 0, iv_matrix_bytes(&b));
+    iv_matrix_pack(&b, IV_F32, block_b(j), j->m->rank, 0, j->n);
+    iv_linear(&l->compute, &(iv_linear_args){.weight = &b,
+                                             .type = l->model->gemm_type,
+                                             .x = l->adapter_t,
+                                             .x_stride = j->m->rank,
+                                             .rows = j->count,
+                                             .out = l->head_z,
+                                             .out_stride = j->n});
+}
+
+static void scaled_row(void *context, size_t i, size_t worker) {
+    (void)worker;
+    const head_job *j = context;
+    iv_cpu_learner *l = j->l;
+    iv_dtype type = l->model->gemm_type;
+    float x[IV_VOCABULARY_BLOCK];
+    size_t at = i * j->padded;
+    for (size_t k = 0; k < j->padded; k++) x[k] = j->m->scale * iv_element(type, l->dy, at + k);
+    l->kernels->round(x, j->n, type, (char *)l->adapter_dz + at * j->width);
+    memset((char *)l->adapter_dz + (at + j->n) * j->width, 0, (j->padded - j->n) * j->width);
+}
+
+static void block_adapter(const head_job *j, float *acc) {
+    iv_cpu_learner *l = j->l;
+    iv_pool_run(l->compute.pool, j->count, scaled_row, (void *)(uintptr_t)j);
+    sum_block(j, &j->t, l->adapter_dz, j->at_b + j->first * j->m->rank, j->m->rank);
+    continue_sum(j, block_b(j), IV_F32, j->m->rank, l->adapter_dz, acc);
+}
+
+static void run_block(head_job *j, float *acc, float *rank_acc) {
+    iv_cpu_learner *l = j->l;
+    j->padded = iv_padded_k(j->n);
+    block_logits(j);
+    if (j->m) block_term(j);
+    iv_pool_run(l->compute.pool, j->count, gradient_row, j);
+    if (!l->learned) sum_block(j, &j->x, l->dy, block_offset(j), j->h);
+    continue_sum(j, iv_learner_rows(l, block_offset(j), j->n, j->h, 0), iv_learner_rows_type(l), j->h, l->dy, acc);
+    if (j->m) block_adapter(j, rank_acc);
 }
 
 typedef struct add_job {
@@ -160,34 +225,87 @@ iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, i
     return IV_OK;
 }
 
-/* This rank's leaves of the sum over the vocabulary; the result is in leaf_sums[0]. */
-static void run_leaves(head_job *j) {
+/* of: [4] arrays of count rows of k floats, in panels. */
+static leaf_sum leaf_sum_of(const head_job *j, float *const *of, size_t k) {
+    size_t columns = (k + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS;
+    return (leaf_sum){of[0], {of[1], of[2], of[3], NULL}, j->count * columns};
+}
+
+/* Leaf i of `leaves` is complete: it joins its siblings. */
+static void end_leaf(const head_job *j, leaf_sum *s, size_t i, size_t leaves) {
+    size_t level = 0;
+    for (; i >> level & 1; level++)
+        add_nodes(j->l, s->waiting[level], s->acc, s->floats, j->l->compute.arithmetic == IV_FMA32);
+    if (i + 1 == leaves) return;
+    float *t = s->waiting[level];
+    s->waiting[level] = s->acc, s->acc = t;
+}
+
+/* The sum's rows of k floats. */
+static void take_sum(const head_job *j, const leaf_sum *s, size_t k, float *out) {
     iv_cpu_learner *l = j->l;
-    size_t vocab = j->tensor->rows, leaves = l->head_leaves, all = leaves * l->model->tp.ranks;
-    size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves,
-           floats = j->count * l->h_panels * IV_PANEL_COLUMNS;
-    float *waiting[4] = {l->leaf_sums[1], l->leaf_sums[2], l->leaf_sums[3], NULL}, *acc = l->leaf_sums[0];
-    for (size_t i = 0; i < leaves; i++) {
-        size_t end = iv_size_min(vocab, (first + i + 1) * leaf);
-        memset(acc, 0, floats * sizeof *acc);
-        for (j->first = iv_size_min(vocab, (first + i) * leaf); j->first < end; j->first += j->n) {
-            j->n = iv_size_min(IV_VOCABULARY_BLOCK, end - j->first);
-            run_block(j, acc);
-        }
-        size_t level = 0;
-        for (; i >> level & 1; level++) add_nodes(l, waiting[level], acc, floats, l->compute.arithmetic == IV_FMA32);
-        if (i + 1 == leaves) break;
-        float *t = waiting[level];
-        waiting[level] = acc, acc = t;
-    }
     iv_matrix shape;
-    bool shaped = iv_matrix_shape(&shape, l->model->gemm_type, j->h, IV_VOCABULARY_BLOCK);
+    bool shaped = iv_matrix_shape(&shape, l->model->gemm_type, k, IV_VOCABULARY_BLOCK);
     IV_ASSERT(shaped);
     iv_linear_result(
         &l->compute,
-        &(iv_linear_args){
-            .weight = &shape, .type = l->model->gemm_type, .rows = j->count, .out = l->dnormed, .out_stride = j->h},
-        acc);
+        &(iv_linear_args){.weight = &shape, .type = l->model->gemm_type, .rows = j->count, .out = out, .out_stride = k},
+        s->acc);
+}
+
+/* This rank's leaves of the sum over the vocabulary, in dnormed; and of t's gradient, in adapter_sums. */
+static void run_leaves(head_job *j) {
+    iv_cpu_learner *l = j->l;
+    size_t vocab = j->tensor->rows, leaves = l->head_leaves, all = leaves * l->model->tp.ranks;
+    size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves, rank = j->m ? j->m->rank : 0;
+    leaf_sum sum = leaf_sum_of(j, l->leaf_sums, j->h), inner = leaf_sum_of(j, l->rank_sums, rank);
+    for (size_t i = 0; i < leaves; i++) {
+        size_t end = iv_size_min(vocab, (first + i + 1) * leaf);
+        memset(sum.acc, 0, sum.floats * sizeof *sum.acc);
+        if (rank) memset(inner.acc, 0, inner.floats * sizeof *inner.acc);
+        for (j->first = iv_size_min(vocab, (first + i) * leaf); j->first < end; j->first += j->n) {
+            j->n = iv_size_min(IV_VOCABULARY_BLOCK, end - j->first);
+            run_block(j, sum.acc, inner.acc);
+        }
+        end_leaf(j, &sum, i, leaves);
+        if (rank) end_leaf(j, &inner, i, leaves);
+    }
+    take_sum(j, &sum, j->h, l->dnormed);
+    if (rank) take_sum(j, &inner, rank, l->adapter_sums);
+}
+
+/* t of all predictions, by row and over the axis. */
+static void begin_adapter(head_job *j) {
+    iv_cpu_learner *l = j->l;
+    const iv_model *m = l->model;
+    j->m = iv_learner_adapted(l, iv_site_head(m));
+    if (!j->m) return;
+    j->at_a = l->learned->a[j->m->module]->offset, j->at_b = l->learned->b[j->m->module]->offset;
+    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &j->m->a[0],
+                                                      .type = m->gemm_type,
+                                                      .x = l->forward->normed,
+                                                      .x_stride = j->h,
+                                                      .rows = j->count,
+                                                      .out = l->adapter_sums,
+                                                      .out_stride = j->m->rank});
+    iv_learner_round(l, l->adapter_sums, j->count, j->m->rank, l->adapter_t);
+    iv_learner_pack(l, &l->head_axis, l->adapter_t, j->m->rank, j->m->rank, l->adapter_packed, &j->t);
+}
+
+/* A's gradient, and its part of dnormed. */
+static iv_status end_adapter(head_job *j, iv_error *err) {
+    iv_cpu_learner *l = j->l;
+    if (!j->m) return IV_OK;
+    IV_TRY(iv_ranks_add_rows(l, l->adapter_sums, j->count * j->m->rank, l->compute.arithmetic == IV_FMA32, err));
+    iv_learner_round(l, l->adapter_sums, j->count, j->m->rank, l->adapter_dt);
+    iv_adapter_end(l, &(iv_adapter_end_args){.axis = &l->head_axis,
+                                             .rows = j->count,
+                                             .rank = j->m->rank,
+                                             .at_a = j->at_a,
+                                             .k = j->h,
+                                             .x = l->model->rank == 0 ? &j->x : NULL,
+                                             .dx = l->dnormed});
+    return IV_OK;
 }
 
 static void norm_row(void *context, size_t i, size_t worker) {
@@ -215,20 +333,15 @@ iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
                   .h = (size_t)l->model->config.hidden_size,
                   .count = l->prediction_count,
                   .width = iv_dtype_bytes(l->model->gemm_type)};
-    bool shaped = iv_matrix_shape(&j.x, l->model->gemm_type, j.h, l->head_axis.padded);
-    IV_ASSERT(shaped);
-    for (size_t i = 0; i < l->head_axis.padded; i++)
-        l->row_list[i] = l->head_axis.row[i] < 0
-                             ? NULL
-                             : (const char *)l->forward->normed + (size_t)l->head_axis.row[i] * j.h * j.width;
-    j.x.data = l->packed;
-    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &j.x);
+    iv_learner_pack(l, &l->head_axis, l->forward->normed, j.h, j.h, l->packed, &j.x);
+    begin_adapter(&j);
     run_leaves(&j);
     IV_TRY(iv_ranks_add_rows(l, l->dnormed, j.count * j.h, l->compute.arithmetic == IV_FMA32, err));
+    IV_TRY(end_adapter(&j, err));
     memset(l->dx, 0, l->batch.tokens * j.h * sizeof *l->dx);
     iv_pool_run(l->compute.pool, j.count, norm_row, &j);
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, owner->final_norm_tensor->offset,
-                                                        j.h, norm_columns, &j});
+    iv_learner_sum_columns(
+        l, &(iv_axis_columns){&l->head_axis, &l->step->sums, owner->final_norm_tensor->offset, j.h, norm_columns, &j});
     return IV_OK;
 }

@@ -198,8 +198,7 @@ static void norm_backward(job *j, const void *raw, const float *weight, const iv
     j->raw = raw, j->weight = weight, j->dy = dy, j->n = n, j->dy_stride = dy_stride;
     j->out = out, j->out_stride = inputs;
     iv_pool_run(j->l->compute.pool, j->z.rows, norm_row, j);
-    iv_axis_sum_columns(&j->l->compute,
-                        &(iv_axis_columns){&j->l->axis, &j->l->step->sums, t->offset, n, norm_columns, j});
+    iv_learner_sum_columns(j->l, &(iv_axis_columns){&j->l->axis, &j->l->step->sums, t->offset, n, norm_columns, j});
 }
 
 iv_status iv_latent_heads_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
@@ -251,5 +250,6 @@ iv_status iv_latent_inputs_backward(iv_cpu_learner *l, size_t layer, iv_error *e
                                  .leaves = 1,
                                  .x = l->forward->normed,
                                  .dx = l->dnormed};
+    a.adapted = iv_learner_adapted(l, iv_site(l->model, &l->model->layers[layer], IV_SITE_QKV, 0));
     return iv_linear_backward(l, &a, err);
 }

@@ -5,6 +5,7 @@
 #include "kernels/linear.h"
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/product.h"
 #include "model/decoder.h"
 #include "model/learner_ranks.h"
 #include "numerics/delta.h"
@@ -48,6 +49,7 @@ typedef struct widths {
     size_t run;                  /* the longest sum over outputs */
     size_t widest;               /* of a GEMM input of the backward pass */
     size_t inputs;               /* of a layer */
+    size_t rank;                 /* the largest of the adapter that learns, or 0 */
 } widths;
 
 /* Latent attention: q, dattended and dqkv have kv_rank and rope_dim a head, or fewer. */
@@ -94,6 +96,9 @@ static widths widths_of(const iv_cpu_learner *l) {
     w.run = w.widest + pad;
     w.inputs = iv_size_max(iv_size_max(w.h, w.attended), wide);
     if (c->kv_rank) use_latent(m, wide, pad, &w);
+    if (!l->learned) return w;
+    w.rank = l->learned->parts.rank_max;
+    w.run = iv_size_max(w.run, iv_padded_k(w.rank)), w.inputs = iv_size_max(w.inputs, w.rank);
     return w;
 }
 
@@ -214,6 +219,29 @@ static void carve_latent(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     l->latent_inputs = floats(v, n, w->latent_in);
 }
 
+/* Of an adapter that learns. */
+static void carve_adapter(iv_cpu_learner *l, iv_carving *v, const widths *w) {
+    size_t n = l->base.rows_max, panel = IV_PANEL_COLUMNS;
+    size_t ranks = (w->rank + panel - 1) / panel * panel;
+    l->slots = iv_carve(v, n, sizeof *l->slots);
+    l->adapter_dz = typed(l, v, n, w->widest);
+    l->adapter_t = typed(l, v, n, w->rank), l->adapter_dt = typed(l, v, n, w->rank);
+    l->adapter_sums = floats(v, n, w->rank), l->adapter_dx = floats(v, n, w->inputs);
+    l->adapter_packed = typed(l, v, l->padded_max, ranks);
+    for (size_t i = 0; i < 4; i++) l->rank_sums[i] = floats(v, n, ranks);
+    l->head_b = typed(l, v, IV_VOCABULARY_BLOCK, iv_padded_k(w->rank));
+    l->head_z = floats(v, n, IV_VOCABULARY_BLOCK);
+}
+
+/* Inputs of the widest matrix, over all ranks, but for the embedding's and the head's, which have the hidden size. */
+static size_t whole_inputs(const iv_cpu_learner *l, const widths *w) {
+    size_t most = w->inputs;
+    for (size_t i = 0; i < l->tensor_owner->tensor_count; i++)
+        if (iv_parameter_is_trained(&l->tensor_owner->tensors[i]))
+            most = iv_size_max(most, l->tensor_owner->tensors[i].columns);
+    return most;
+}
+
 static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     widths w = widths_of(l);
     size_t n = l->base.rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
@@ -234,7 +262,8 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     if (l->model->delta_layout.value_heads) l->log_terms = floats(v, n, l->model->delta_layout.value_heads);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
-    if (!l->weights) l->unpacked = typed(l, v, w.run, w.inputs);
+    if (!l->weights) l->unpacked = typed(l, v, w.run, whole_inputs(l, &w));
+    if (l->learned) carve_adapter(l, v, &w);
     l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
     l->predictions = iv_carve(v, n, sizeof *l->predictions);
     l->logit_rows = iv_carve(v, n, sizeof *l->logit_rows);
@@ -243,7 +272,8 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->slice = iv_size_max(1, iv_size_min(n, LOGITS_FLOATS / w.vocab));
     l->logits = floats(v, 1, iv_size_max(l->slice * w.vocab, n * (IV_VOCABULARY_BLOCK + 2 * IV_PANEL_COLUMNS)));
     for (size_t i = 0; i < 4; i++) l->leaf_sums[i] = floats(v, n, l->h_panels * IV_PANEL_COLUMNS);
-    if (ranks > 1) l->gathered = floats(v, n * ranks, iv_size_max(w.h, iv_size_max(2 * w.dim, terms)));
+    if (ranks > 1)
+        l->gathered = floats(v, n * ranks, iv_size_max(iv_size_max(w.h, w.rank), iv_size_max(2 * w.dim, terms)));
     l->axis_rows = iv_carve(v, l->padded_max, sizeof *l->axis_rows);
     l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
     l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
@@ -317,6 +347,8 @@ static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, 
     IV_TRY(cuts_make(ranks, l->shared_leaves, ups * iv_padded_k(shared) * l->shared_leaves, &l->shared_cuts, err));
     IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->base.rows_max, &l->forward, err));
     l->forward->comm = o->comm, l->forward->learner = l;
+    if (l->learned) IV_TRY(iv_cpu_use_adapters(l->forward, l->adapters, l->place, err));
+    l->compute.widened = l->forward->compute.widened, l->compute.widened_bytes = l->forward->compute.widened_bytes;
     l->ops = iv_cpu_ops;
     iv_backward_ops(&l->ops);
     l->forward->backend.ops = &l->ops;
@@ -359,7 +391,9 @@ static iv_status lay_out(iv_cpu_learner *l, const iv_learner_step *step, size_t 
         }
         row += s->count;
     }
+    for (size_t i = 0; l->learned && i < row; i++) l->slots[i] = 1;
     l->batch = (iv_batch){.ids = l->ids,
+                          .adapters = l->slots,
                           .tokens = row,
                           .spans = l->spans,
                           .span_count = to - from,
@@ -475,13 +509,14 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
     static const iv_learner_ops ops = {.score = score, .pass = pass, .bytes = bytes_of, .close = close_learner};
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
-    if (!o->weights && m->tp.ranks > 1)
+    if (!o->weights && !o->learned && m->tp.ranks > 1)
         return iv_fail(err, IV_UNSUPPORTED, "learner without master weights: wanted 1 tensor-parallel rank, found %zu",
                        m->tp.ranks);
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->model = m, l->tensor_owner = o->tensor_owner, l->kernels = o->kernels,
-    l->weights = o->weights;
+    l->weights = o->learned ? NULL : o->weights;
+    l->learned = o->learned, l->adapters = o->adapters, l->place = o->place, l->masters = o->weights;
     l->tape.recompute = o->recompute;
     l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
     l->padded_max = l->base.rows_max = iv_padded_k(o->rows_max);

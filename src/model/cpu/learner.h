@@ -4,6 +4,7 @@
 
 #include "kernels/attention_backward.h"
 #include "model/cpu/cpu_model.h"
+#include "model/learned_adapter.h"
 #include "model/learner.h"
 
 typedef struct iv_cpu_learner_options {
@@ -17,6 +18,10 @@ typedef struct iv_cpu_learner_options {
     const float *weights;         /* the flat buffer: master weights, of which the model holds the rounded ones; NULL:
                                    * those serve, for one tensor-parallel rank */
     size_t elements;              /* of the row */
+    /* An adapter learns, and the model's weights do not: `weights` are its, and the model may be read by others. */
+    const iv_learned_adapter *learned; /* NULL: all weights learn */
+    const iv_adapters *adapters;       /* slot 1 has its A and B, rounded; may change between steps */
+    size_t place;                      /* of this rank among those of the process */
 } iv_cpu_learner_options;
 
 /* IV_UNSUPPORTED names what in the model or in its division over ranks cannot be trained. out->ops->close frees it. */

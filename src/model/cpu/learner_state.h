@@ -26,6 +26,21 @@ struct iv_cpu_learner {
     iv_backend_ops ops;
     iv_compute compute;   /* with the learner's own scratch */
     const float *weights; /* NULL: the packed ones serve */
+    /* Of an adapter that learns, in which case the model's weights have no gradients; else NULL. */
+    const iv_learned_adapter *learned;
+    const iv_adapters *adapters;
+    size_t place;         /* of this rank among those of the process */
+    const float *masters; /* the flat buffer of A and B */
+    uint32_t *slots;      /* [rows]: ones */
+    void *adapter_dz;     /* [rows][widest]: R(scale dy) of a module's outputs */
+    void *adapter_t;      /* [rows][rank]: R(A x), and the gradient of it */
+    void *adapter_dt;
+    float *adapter_sums;   /* [rows][rank]: before they are rounded */
+    float *adapter_dx;     /* [rows][inputs] */
+    void *adapter_packed;  /* t over the token axis */
+    float *rank_sums[4];   /* as leaf_sums, of the head's dt */
+    unsigned char *head_b; /* a block of the head's B, packed; [rows][block] floats of B t */
+    float *head_z;
     iv_tape tape;
     size_t padded_max;
     unsigned char *data;
@@ -131,6 +146,8 @@ typedef struct iv_linear_backward_args {
     const iv_row_cuts *cuts;    /* of the leaves over the ranks; NULL: the sum is this rank's alone */
     const void *x;              /* [rows][k] typed, or NULL: no weight gradient */
     float *dx;                  /* [rows][k], or NULL: no input gradient */
+    const iv_adapted *adapted;  /* modules of the adapter that learns, or NULL: none */
+    const iv_row_cuts *inputs;  /* of a layer whose inputs ranks divide; else NULL */
     size_t x_stride, dx_stride; /* elements from row to row; 0: k. With cuts dx has no other */
 } iv_linear_backward_args;
 
@@ -143,6 +160,29 @@ const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t s
 
 /* A typed copy of rows [rows][n] of floats, over threads. */
 void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out);
+
+/* adapter_backward.c: modules at a site of the adapter that learns; NULL: none, or the weights learn. */
+const iv_adapted *iv_learner_adapted(const iv_cpu_learner *l, size_t site);
+/* Gradients of their A and B (a->x), and their part of the input's, which is added (a->dx). */
+iv_status iv_adapter_backward(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err);
+
+/* From adapter_dt, R of the gradient of t: A's gradient, and the input's, which is added. */
+typedef struct iv_adapter_end_args {
+    const iv_token_axis *axis;
+    size_t rows, rank, k;
+    size_t at_a;        /* of A's first used input in the flat buffer */
+    const iv_matrix *x; /* the input over the axis; NULL: no gradient of A */
+    float *dx;          /* [rows][dx_stride or k]; NULL: none of the input */
+    size_t dx_stride;
+} iv_adapter_end_args;
+void iv_adapter_end(iv_cpu_learner *l, const iv_adapter_end_args *a);
+
+/* Sums over tokens of a vector's gradient: none if an adapter learns. */
+void iv_learner_sum_columns(iv_cpu_learner *l, const iv_axis_columns *a);
+
+/* Columns of the axis' rows x[.][stride], as the sums of weight gradients want them: k of each, at data. */
+void iv_learner_pack(iv_cpu_learner *l, const iv_token_axis *axis, const void *x, size_t stride, size_t k, void *data,
+                     iv_matrix *out);
 
 /* Sums of columns of [rows][stride] floats over the axis, from `column` on, into `offset`. */
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,

@@ -31,6 +31,7 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset) {
+    if (l->learned) return;
     iv_axis_sum_values(&l->compute, axis, &l->step->sums, offset, n, dy + column, stride);
 }
 
@@ -73,15 +74,25 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
     return IV_OK;
 }
 
+void iv_learner_sum_columns(iv_cpu_learner *l, const iv_axis_columns *a) {
+    if (!l->learned) iv_axis_sum_columns(&l->compute, a);
+}
+
+void iv_learner_pack(iv_cpu_learner *l, const iv_token_axis *axis, const void *x, size_t stride, size_t k, void *data,
+                     iv_matrix *out) {
+    size_t width = iv_dtype_bytes(l->model->gemm_type);
+    bool shaped = iv_matrix_shape(out, l->model->gemm_type, k, axis->padded);
+    IV_ASSERT(shaped && axis->padded <= l->padded_max);
+    for (size_t i = 0; i < axis->padded; i++)
+        l->row_list[i] = axis->row[i] < 0 ? NULL : (const char *)x + (size_t)axis->row[i] * stride * width;
+    out->data = data;
+    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, out);
+}
+
 static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a) {
     iv_matrix x;
-    size_t width = iv_dtype_bytes(l->model->gemm_type), x_stride = a->x_stride ? a->x_stride : a->k;
-    bool shaped = iv_matrix_shape(&x, l->model->gemm_type, a->k, a->axis->padded);
-    IV_ASSERT(shaped && a->axis->padded <= l->padded_max);
-    for (size_t i = 0; i < a->axis->padded; i++)
-        l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * x_stride * width;
-    x.data = l->packed;
-    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &x);
+    size_t width = iv_dtype_bytes(l->model->gemm_type);
+    iv_learner_pack(l, a->axis, a->x, a->x_stride ? a->x_stride : a->k, a->k, l->packed, &x);
     for (size_t p = 0, column = 0; p < a->slices; column += a->slice[p++].n)
         iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = a->axis,
                                                                    .x = &x,
@@ -95,6 +106,7 @@ static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a
 }
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
-    if (a->x) weight_gradients(l, a);
-    return a->dx ? input_gradient(l, a, err) : IV_OK;
+    if (a->x && !l->learned) weight_gradients(l, a);
+    if (a->dx) IV_TRY(input_gradient(l, a, err));
+    return iv_adapter_backward(l, a, err);
 }

@@ -42,6 +42,7 @@ static iv_status finish(iv_cpu_learner *l, iv_error *err) {
 
 iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err) {
     size_t h = (size_t)l->model->config.hidden_size, tokens = l->batch.tokens;
+    if (l->learned) return IV_OK;
     IV_TRY(reserve(l, tokens, err));
     memcpy(l->lookups + l->lookup_count * h, l->dx, tokens * h * sizeof *l->dx);
     memcpy(l->lookup_ids + l->lookup_count, l->ids, tokens * sizeof *l->ids);

@@ -139,7 +139,9 @@ iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_e
                                     .stride = a->whole,
                                     .k = n,
                                     .x = a->part.act,
-                                    .dx = l->dact};
+                                    .dx = l->dact,
+                                    .adapted = iv_learner_adapted(l, a->part.down_site),
+                                    .inputs = a->part.cuts};
     down.slice[0] = iv_whole_slice(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
     if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
@@ -158,7 +160,8 @@ iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_e
                                   .leaves = a->leaves,
                                   .cuts = a->up_cuts,
                                   .x = l->forward->normed,
-                                  .dx = a->dx};
+                                  .dx = a->dx,
+                                  .adapted = iv_learner_adapted(l, a->part.up_site)};
     iv_up_slices(t, cut->first * h, n, j.leaf, &up);
     return iv_linear_backward(l, &up, err);
 }

@@ -76,6 +76,6 @@ void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, con
     iv_pool_run(l->compute.pool, l->batch.tokens, backward_row, &j);
     if (l->model->config.layer_norm) j.x = l->centered;
     if (l->model->rank > 0) return;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, tensor->offset, hidden_of(l), weight_columns, &j});
+    iv_learner_sum_columns(
+        l, &(iv_axis_columns){&l->axis, &l->step->sums, tensor->offset, hidden_of(l), weight_columns, &j});
 }

@@ -294,6 +294,18 @@ static void add_nodes(void *context, size_t block, size_t worker) {
     iv_tree_allreduce(j->s->compute.arithmetic, j->order, node, NULL, n, j->out + at);
 }
 
+iv_status iv_cpu_add_nodes(iv_cpu_model *s, const iv_row_cuts *cuts, size_t n, float *out, iv_error *err) {
+    const float *parts[IV_RANKS_MAX];
+    size_t ranks = s->model->tp.ranks, floats[IV_RANKS_MAX] = {0}, nodes = 0;
+    tree j = {.s = s, .order = &cuts->order, .out = out, .n = n};
+    for (size_t r = 0; r < ranks; r++) floats[r] = cuts->of[r].nodes * n;
+    IV_TRY(iv_tp_gather_all(s, floats, NULL, parts, err));
+    for (size_t r = 0; r < ranks; r++)
+        for (size_t i = 0; i < cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * n;
+    iv_pool_run(s->compute.pool, (n + IV_ALLREDUCE_COLUMNS - 1) / IV_ALLREDUCE_COLUMNS, add_nodes, &j);
+    return IV_OK;
+}
+
 /* m->sums = A x of all slots' rows, one behind another. */
 static iv_status inner_sums(iv_cpu_model *s, size_t site, const iv_row_parallel_args *a, iv_error *err) {
     const iv_tp_plan *tp = &s->model->tp;
@@ -302,16 +314,8 @@ static iv_status inner_sums(iv_cpu_model *s, size_t site, const iv_row_parallel_
         run_nodes(s, site, a, 1, m->sums);
         return IV_OK;
     }
-    const float *parts[IV_RANKS_MAX];
-    size_t floats[IV_RANKS_MAX], nodes = 0;
-    tree j = {.s = s, .order = &a->cuts->order, .out = m->sums};
-    j.n = run_nodes(s, site, a, a->cuts->of[s->model->rank].nodes, iv_tp_gather_buffer(s));
-    for (size_t r = 0; r < tp->ranks; r++) floats[r] = a->cuts->of[r].nodes * j.n;
-    IV_TRY(iv_tp_gather_all(s, floats, NULL, parts, err));
-    for (size_t r = 0; r < tp->ranks; r++)
-        for (size_t i = 0; i < a->cuts->of[r].nodes; i++) j.node[nodes++] = parts[r] + i * j.n;
-    iv_pool_run(s->compute.pool, (j.n + IV_ALLREDUCE_COLUMNS - 1) / IV_ALLREDUCE_COLUMNS, add_nodes, &j);
-    return IV_OK;
+    size_t n = run_nodes(s, site, a, a->cuts->of[s->model->rank].nodes, iv_tp_gather_buffer(s));
+    return iv_cpu_add_nodes(s, a->cuts, n, m->sums, err);
 }
 
 iv_status iv_cpu_row_product(iv_cpu_model *s, size_t site, const iv_row_parallel_args *a, iv_error *err) {

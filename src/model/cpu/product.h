@@ -26,6 +26,9 @@ void iv_cpu_product(iv_cpu_model *s, size_t site, const iv_linear_args *a, iv_pr
 /* A row-parallel one: out += the whole layer, on every rank. Its rows are the batch's. */
 iv_status iv_cpu_row_product(iv_cpu_model *s, size_t site, const iv_row_parallel_args *a, iv_error *err);
 
+/* The nodes of all ranks, of which this one's, n floats each, are in its gather buffer, added in the tree: out[n]. */
+iv_status iv_cpu_add_nodes(iv_cpu_model *s, const iv_row_cuts *cuts, size_t n, float *out, iv_error *err);
+
 /* The embedding's term, added to s->x; false: no row has one. */
 bool iv_cpu_adapts_embedding(const iv_cpu_model *s);
 void iv_cpu_adapt_embedding(iv_cpu_model *s);

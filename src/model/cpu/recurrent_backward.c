@@ -79,8 +79,8 @@ static void sum_taps(job *j, const iv_tensor *t, size_t channel, size_t whole, s
     iv_cpu_learner *l = j->l;
     size_t taps = j->a.layout->taps;
     j->tap = channel * taps;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->offset + whole * taps, n * taps, add_taps, j});
+    iv_learner_sum_columns(
+        l, &(iv_axis_columns){&l->axis, &l->step->sums, t->offset + whole * taps, n * taps, add_taps, j});
 }
 
 static iv_status sum_vectors(job *j, const iv_layer_tensors *t, iv_error *err) {

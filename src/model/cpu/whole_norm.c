@@ -166,8 +166,8 @@ iv_status iv_whole_norm_backward(iv_cpu_learner *l, const iv_layer *layer, const
         size_t first = (k ? shard->kv_head_first : shard->head_first) * dim,
                n = (k ? shard->kv_heads : shard->heads) * dim;
         columns c = {&j, k == 1};
-        iv_axis_sum_columns(&l->compute,
-                            &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset + first, n, weight_terms, &c});
+        iv_learner_sum_columns(
+            l, &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset + first, n, weight_terms, &c});
     }
     IV_TRY(add_up(&j, err));
     iv_pool_run(l->compute.pool, l->batch.tokens, input_row, &j);

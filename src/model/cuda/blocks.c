@@ -226,8 +226,8 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
         IV_TRY(iv_gpu_move_stream(p, to, err));
     }
     IV_TRY(iv_gpu_expert_block(p, layer, err));
-    if (ends) return IV_OK;
     if (p->m->config.shared_intermediate_size) IV_TRY(iv_gpu_shared_expert(p, layer, err));
+    if (ends) return IV_OK;
     f->x = buffered ? x : f->x;
     if (buffered) IV_TRY(iv_gpu_add_block(p, y, post_norm, to, err));
     IV_TRY(norm(b, next, err));

@@ -152,24 +152,36 @@ iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err) {
 
 size_t iv_gpu_shared_act_stride(const iv_model *m) { return iv_padded_k(m->tp.shared.of[m->rank].k); }
 
+/* Up to act, with its gate. */
+static iv_status shared_gate_up(const gpu_pass *whole, size_t layer, size_t stride, iv_error *err) {
+    gpu_forward *f = whole->f;
+    const iv_model_config *c = &whole->m->config;
+    const iv_layer *l = &whole->m->layers[layer];
+    gpu_values *all = f->now, shared = *all;
+    iv_gpu_row_scales scales = {c->shared_gate ? all->router_logits + c->experts : NULL, f->routers[layer].n};
+    iv_gpu_linear_args a = iv_gpu_layer_args(whole, &l->shared.gate_up, f->normed, whole->stride);
+    shared.gate = all->shared_gate, shared.up = all->shared_up, shared.act = all->shared_act;
+    f->now = &shared;
+    iv_status status = iv_gpu_gate_up(whole, iv_site(whole->m, l, IV_SITE_SHARED_UP, 0), &l->config->activation, &a,
+                                      &l->shared.gate_up, whole->rows, shared.act, stride, scales, NULL, err);
+    f->now = all;
+    if (status != IV_OK || !iv_gpu_keeps_mlp(f)) return status;
+    return iv_gpu_clear_padding(whole, all->shared_act, stride, iv_dtype_bytes(whole->m->gemm_type), err);
+}
+
 /* Without a tape its act takes the place of the experts', which are done. */
 iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err) {
     gpu_forward *f = p->f;
-    const iv_model_config *c = &p->m->config;
     const iv_layer *l = &p->m->layers[layer];
     const iv_row_cut *cut = &p->m->tp.shared.of[p->m->rank];
     gpu_pass whole = *p; /* of all rows at once, as the experts */
     whole.microsteps = 1;
     size_t stride = iv_gpu_shared_act_stride(p->m);
-    iv_gpu_row_scales scales = {c->shared_gate ? f->now->router_logits + c->experts : NULL, f->routers[layer].n};
-    if (cut->k) {
-        iv_gpu_linear_args a = iv_gpu_layer_args(&whole, &l->shared.gate_up, f->normed, p->stride);
-        IV_TRY(iv_gpu_gate_up(&whole, iv_site(p->m, l, IV_SITE_SHARED_UP, 0), &l->config->activation, &a,
-                              &l->shared.gate_up, p->rows, f->now->act, stride, scales, NULL, err));
-    }
+    if (cut->k) IV_TRY(shared_gate_up(&whole, layer, stride, err));
+    if (iv_gpu_ends_at_act(f, layer)) return IV_OK;
     gpu_row_parallel down = {.cuts = &p->m->tp.shared,
                              .nodes = l->shared.down,
-                             .x = f->now->act,
+                             .x = f->now->shared_act,
                              .x_stride = stride,
                              .x_first = cut->first,
                              .site = iv_site(p->m, l, IV_SITE_SHARED_DOWN, 0),

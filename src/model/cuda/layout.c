@@ -120,6 +120,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
         r->f.delta_gates = iv_carve(&v, t * 2 * delta->value_heads, sizeof(float));
     }
     r->values.act = iv_carve(&v, t * iv_size_max(act, c->experts ? k * iv_gpu_expert_act_stride(m) : 0), width);
+    r->values.shared_act = r->values.act;
     r->normed_picks = iv_carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
     r->f.widened_bytes = iv_model_widest_codes(m);
     if (r->f.widened_bytes) r->f.widened = iv_carve(&v, r->f.widened_bytes, 1);

@@ -198,26 +198,28 @@ static size_t bytes_of(const iv_learner *base) {
 }
 
 /* What learners do on a CPU alone. */
-static iv_status check_experts(const iv_model_config *c, iv_error *err) {
+static iv_status check_kinds(const iv_model *m, iv_error *err) {
+    const iv_model_config *c = &m->config;
     const char *missing = c->qk_norm_whole          ? "the gradient of a norm over all heads"
                           : c->router_scales_inputs ? "the gradient of a router that scales inputs"
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
-                          : c->router_score != IV_SCORE_SOFTMAX                ? "the gradient of a router by sigmoids"
-                          : c->router_bias || (c->experts && c->mlp_bias)      ? "biases of routers and experts"
-                          : c->routed_scale != 1                               ? "routed_scaling_factor"
-                          : c->shared_intermediate_size                        ? "shared experts"
                                                                                : NULL;
-    if (!missing) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
-                   c->model_type, missing);
+    if (missing)
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                       c->model_type, missing);
+    if (!c->shared_gate || m->tp.ranks == 1) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "model_type %s: training on several GPUs has no gradient of a shared expert's gate yet: wanted 1 "
+                   "tensor-parallel rank, found %zu (device cpu has it)",
+                   c->model_type, m->tp.ranks);
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
     IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
-    IV_TRY(check_experts(&m->config, err));
+    IV_TRY(check_kinds(m, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
     if (o->numerics != IV_INVAR)
@@ -263,8 +265,9 @@ static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *e
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t positions = l->m->rope_positions * sizeof(float), pairs = positions * (size_t)l->m->config.head_dim / 2,
            first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size, at = 0,
-           ropes = (size_t)l->m->config.rope_count;
-    l->table_bytes = first + ropes * (2 * pairs + positions) + vocab * sizeof *l->forbidden;
+           ropes = (size_t)l->m->config.rope_count, layers = (size_t)l->m->config.layers,
+           correction = l->m->config.router_correction ? l->experts * sizeof(float) : 0;
+    l->table_bytes = first + ropes * (2 * pairs + positions) + layers * correction + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_no_memory(&l->f, "a learner's tables", l->table_bytes, err);
     IV_TRY(put_table(l, offsets, first, &at, &l->offsets, err));
@@ -273,6 +276,14 @@ static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *e
         IV_TRY(put_table(l, t->cosine, pairs, &at, &l->cosine[i], err));
         IV_TRY(put_table(l, t->sine, pairs, &at, &l->sine[i], err));
         if (t->query) IV_TRY(put_table(l, t->query, positions, &at, &l->query[i], err));
+    }
+    l->corrections = (const float *)(const void *)(l->tables + at);
+    for (size_t i = 0; i < layers && correction; i++) {
+        const float *from = l->tensor_owner->layers[i].router_correction, *unused;
+        if (!from)
+            at += correction; /* of a dense layer */
+        else
+            IV_TRY(put_table(l, from, correction, &at, &unused, err));
     }
     l->forbidden = (int32_t *)(void *)(l->tables + at);
     return IV_OK;

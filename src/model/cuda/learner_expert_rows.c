@@ -87,31 +87,34 @@ static void make_chunks(listing *w) {
 
 static void write_row(listing *w, size_t row, bool real) {
     gpu_learner *l = w->l;
-    int32_t *slots = l->host_lists, *tokens = slots + l->list_length, *entries = tokens + l->list_length;
+    int32_t *slots = l->host_lists, *tokens = slots + l->list_length, *entries = tokens + l->list_length,
+            *places = entries + l->list_length;
     for (size_t i = row * l->k; i < (row + 1) * l->k; i++) {
         size_t e = (size_t)w->ids[i], entry = w->entry[e]++;
         if (!real) continue;
         size_t at = w->next[e]++;
         slots[at] = (int32_t)i, tokens[at] = (int32_t)row, entries[at] = (int32_t)entry;
+        places[at] = (int32_t)(at - w->of[e].first);
     }
 }
 
 static void write_lists(listing *w) {
     gpu_learner *l = w->l;
-    int32_t *slots = l->host_lists, *tokens = slots + l->list_length, *entries = tokens + l->list_length;
+    int32_t *slots = l->host_lists, *tokens = slots + l->list_length, *entries = tokens + l->list_length,
+            *places = entries + l->list_length;
     for (size_t q = 0; q < l->n.sequences; q++) {
         size_t first = (size_t)span_of(l, q)->first_row, end = first + (size_t)span_of(l, q)->rows;
         for (size_t row = first; row < first + iv_padded_k(end - first); row++) write_row(w, row, row < end);
         for (size_t e = 0; e < l->experts; e++)
             for (; (w->next[e] - w->of[e].first) % IV_CHAIN_STEP; w->next[e]++)
-                slots[w->next[e]] = tokens[w->next[e]] = entries[w->next[e]] = -1;
+                slots[w->next[e]] = tokens[w->next[e]] = entries[w->next[e]] = places[w->next[e]] = -1;
     }
 }
 
 /* Room for lists of `rows` rows and the tables of all chunks, of which a layer has at most as many as experts. */
 static iv_status reserve(gpu_learner *l, size_t rows, size_t layers, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
-    size_t length = 3 * rows + layers * l->experts * (2 + 2 * l->expert_axis.range_count);
+    size_t length = 4 * rows + layers * l->experts * (2 + 2 * l->expert_axis.range_count);
     l->list_length = rows;
     if (length <= l->lists_max) return IV_OK;
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "experts' rows", err));
@@ -130,7 +133,7 @@ static iv_status list_layers(listing *w, iv_error *err) {
     size_t total = 0, layers = 0;
     for (int writes = 0; writes < 2; writes++) {
         size_t at = 0;
-        w->table = 3 * total;
+        w->table = 4 * total;
         for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
             if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
             w->ids = l->tape.host_ids + i * l->f.rows_max * l->k, w->of = l->expert_rows + i * l->experts, w->layer = i;

@@ -7,7 +7,9 @@ typedef struct expert_job {
     const gpu_expert_chunk *chunk;
     const layer_concats *concats;
     const iv_activation *activation;
-    const int32_t *slots, *tokens, *entries;
+    const layer_vectors *vectors;
+    const iv_mlp_tensors *tensors;                          /* of the chunk's first expert */
+    const int32_t *slots, *tokens, *entries, *places, *ids; /* ids: by slot, of the layer */
     iv_token_axis axis;
     iv_gpu_gradient_groups groups; /* without bases */
 } expert_job;
@@ -54,6 +56,26 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const outp
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of experts' inputs", err);
 }
 
+/* Of a bias of each expert: n columns of dy [chunk's rows][stride]. tensor: its offset in iv_mlp_tensors;
+ * skipped: columns before these. */
+static iv_status bias_gradients(gpu_learner *l, const expert_job *j, size_t tensor, const float *dy, size_t stride,
+                                size_t n, size_t skipped, iv_error *err) {
+    iv_rank_range ranges[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis = j->axis;
+    const uint32_t *bounds = j->groups.host_bounds;
+    for (size_t e = 0, first = 0; e < j->chunk->count; e++, first += axis.padded, bounds += 2 * axis.range_count) {
+        const iv_tensor *t = *(iv_tensor *const *)(const void *)((const char *)&j->tensors[e] + tensor);
+        for (size_t p = 0; p < axis.range_count; p++) {
+            ranges[p] = j->axis.ranges[p];
+            ranges[p].begin = bounds[2 * p] - first, ranges[p].end = bounds[2 * p + 1] - first;
+        }
+        axis.ranges = ranges, axis.padded = axis.range_count ? ranges[axis.range_count - 1].end : 0;
+        IV_TRY(iv_gpu_learner_axis_bias_gradient(l, &axis, j->places + first, dy + first * stride + skipped, stride, n,
+                                                 t->offset, err));
+    }
+    return IV_OK;
+}
+
 /* ---- row ops ----------------------------------------------------------------------------------------------------- */
 
 /* out = rows of x, `stride` elements each; zeros in padding. */
@@ -84,6 +106,11 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .n = l->expert_n,
                                  .dx = l->dblock,
                                  .weights = l->f.now->expert_weights,
+                                 .bias = j->vectors->expert_down_bias,
+                                 .bias_stride = j->vectors->expert_down_apart,
+                                 .ids = j->ids,
+                                 .first = (int32_t)l->shard->expert_first,
+                                 .weighed = l->expert_dx,
                                  .type = l->m->gemm_type,
                                  .da = l->dact,
                                  .dw = l->dw,
@@ -95,22 +122,28 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
         IV_TRY(input_gradients(l, j, concat, bases, l->dact, err));
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_weigh(&a, l->f.stream), "gradient of experts' weights", err));
     }
+    if (a.bias) IV_TRY(bias_gradients(l, j, offsetof(iv_mlp_tensors, down_bias), l->expert_dx, l->h, l->h, 0, err));
     return weight_gradients(l, j, concat, bases, l->expert_act, l->expert_stride, err);
 }
 
 static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
     const output_concat *concat = &j->concats->up[j->chunk->expert];
-    size_t rows = j->chunk->rows, leaf_slice = concat->n / iv_activation_inputs(j->activation),
-           bases = j->concats->up_bases;
+    size_t rows = j->chunk->rows, inputs = iv_activation_inputs(j->activation), leaf_slice = concat->n / inputs,
+           bases = j->concats->up_bases, all = inputs * l->expert_n;
+    float *wide = j->vectors->expert_up_bias ? l->dwide : NULL;
     if (rows) {
         if (iv_activation_is_gated(j->activation))
             IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
         IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
         IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
         int code = iv_gpu_activate_backward(j->activation, l->m->gemm_type, l->expert_gate, l->expert_up, l->dact, rows,
-                                            l->expert_n, leaf_slice, l->dy, concat->n, NULL, l->f.stream);
+                                            l->expert_n, leaf_slice, l->dy, concat->n, wide, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the activation", err));
     }
+    if (wide && inputs == 2)
+        IV_TRY(bias_gradients(l, j, offsetof(iv_mlp_tensors, gate_bias), wide, all, l->expert_n, 0, err));
+    if (wide)
+        IV_TRY(bias_gradients(l, j, offsetof(iv_mlp_tensors, up_bias), wide, all, l->expert_n, all - l->expert_n, err));
     IV_TRY(weight_gradients(l, j, concat, bases, l->expert_x, l->h_stride, err));
     if (!rows) return IV_OK;
     IV_TRY(input_gradients(l, j, concat, bases, l->expert_dx, err));
@@ -118,23 +151,56 @@ static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err)
     return iv_gpu_launched(&l->f, code, "experts' terms", err);
 }
 
-static iv_status router_backward(gpu_learner *l, const output_concat *concat, iv_error *err) {
-    iv_gpu_router_backward_args a = {.logits = l->f.now->router_logits,
+static iv_status router_backward(gpu_learner *l, size_t layer, iv_error *err) {
+    const output_concat *concat = &l->concats[layer].router;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    size_t apart = concat->n / concat->leaves,
+           leaf = concat->leaves == 1 ? l->experts : iv_padded_k(l->experts) / concat->leaves;
+    iv_gpu_router_backward_args a = {.router = iv_config_router(&l->m->config),
+                                     .logits = l->f.now->router_logits,
                                      .rows = l->n.rows,
-                                     .experts = l->experts,
-                                     .k = l->k,
-                                     .normalise = l->m->config.norm_topk_prob,
+                                     .stride = l->router_outputs,
                                      .ids = l->f.now->expert_ids,
                                      .weights = l->f.now->expert_weights,
                                      .dw = l->dw,
+                                     .last = t->shared_gate ? l->dz : NULL,
+                                     .dl = t->router_bias ? l->router_dl : NULL,
                                      .type = l->m->gemm_type,
                                      .dy = l->dy,
-                                     .dy_stride = concat->n};
+                                     .dy_stride = concat->n,
+                                     .leaf = leaf,
+                                     .apart = apart,
+                                     .last_at = iv_padded_k(leaf)};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_router_backward(&a, l->f.stream), "gradient of the router", err));
     IV_TRY(iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err));
     if (l->f.rank == 0)
         IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
+    if (a.dl && l->f.rank == 0)
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->router_dl, l->experts, l->experts, t->router_bias->offset, err));
     return iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dy, l->dnormed, err);
+}
+
+/* First of all: the gradient of its gate is one of the router's outputs. */
+static iv_status shared_backward(gpu_learner *l, size_t layer, iv_error *err) {
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    gpu_mlp_part part = {.t = &t->shared,
+                         .up_concat = &l->concats[layer].shared_up,
+                         .down_concat = &l->concats[layer].shared_down,
+                         .gate = l->f.now->shared_gate,
+                         .up = l->f.now->shared_up,
+                         .act = l->f.now->shared_act,
+                         .n = l->shared,
+                         .first = l->shared_first,
+                         .act_stride = l->shared_stride,
+                         .gated = t->shared_gate != NULL};
+    return l->shared ? iv_gpu_learner_mlp_backward(l, layer, &part, l->shared_dx, err) : IV_OK;
+}
+
+static iv_status add_shared(gpu_learner *l, iv_error *err) {
+    iv_gpu_add_args add = {
+        .x = l->dnormed, .y = l->shared_dx, .scale = 1, .n = l->h, .rows = l->n.rows, .to = l->dnormed};
+    if (!l->shared) return IV_OK;
+    return iv_gpu_launched(&l->f, iv_gpu_add_rows(&add, l->f.stream), "gradient of the shared expert", err);
 }
 
 /* dw of other ranks' experts. The rows of a rank's experts are together in the lists. */
@@ -158,6 +224,7 @@ static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
 
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err) {
     const layer_concats *concats = &l->concats[layer];
+    IV_TRY(shared_backward(l, layer, err));
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(
         iv_gpu_clear_padding(&l->pass, l->f.terms, l->k * l->h, sizeof *l->f.terms, err)); /* no expert writes them */
@@ -166,9 +233,13 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
         expert_job j = {.chunk = c,
                         .concats = concats,
                         .activation = &l->m->layers[layer].config->activation,
+                        .vectors = &l->f.layers[layer],
+                        .tensors = &iv_gpu_learner_tensors(l, layer)->experts[c->expert],
+                        .ids = l->f.now->expert_ids,
                         .slots = l->lists + c->first,
                         .axis = l->expert_axis};
-        j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length, j.axis.padded = c->rows;
+        j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length;
+        j.places = j.entries + l->list_length, j.axis.padded = c->rows;
         j.groups = (iv_gpu_gradient_groups){.count = c->count,
                                             .bounds = (const uint32_t *)(l->lists + c->bounds),
                                             .host_bounds = (const uint32_t *)(l->host_lists + c->bounds)};
@@ -176,6 +247,7 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
         IV_TRY(up_backward(l, &j, err));
     }
     IV_TRY(share_weights(l, layer, err));
-    IV_TRY(router_backward(l, &concats->router, err));
-    return l->f.transport.combine(&l->pass, l->f.now->expert_ids, l->dnormed, err);
+    IV_TRY(router_backward(l, layer, err));
+    IV_TRY(l->f.transport.combine(&l->pass, l->f.now->expert_ids, l->dnormed, err));
+    return add_shared(l, err);
 }

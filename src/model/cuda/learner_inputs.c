@@ -173,10 +173,23 @@ static const float *input_norm(const gpu_learner *l, const iv_tensor *t) {
     return t ? iv_gpu_learner_norm(l, t) : iv_gpu_rounding;
 }
 
+static void place_mlp_vectors(const gpu_learner *l, size_t layer, const float *biases, layer_vectors *v) {
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    bool biased = t->experts->up_bias != NULL;
+    if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS) {
+        v->gate_up_bias = biased ? biases : NULL, v->down_bias = iv_gpu_learner_vector(l, t->experts->down_bias);
+        return;
+    }
+    v->router_bias = iv_gpu_learner_vector(l, t->router_bias);
+    v->router_correction = t->router_correction ? l->corrections + layer * l->experts : NULL;
+    if (!biased) return;
+    v->expert_up_bias = biases, v->expert_up_apart = l->expert_up_apart;
+    v->expert_down_bias = biases + l->shard->experts * l->expert_up_apart, v->expert_down_apart = l->expert_down_apart;
+}
+
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
-        const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
         const float *sinks = iv_gpu_learner_vector(l, t->sinks);
         int rope = l->m->config.layer[i].rope;
@@ -191,9 +204,8 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
                                          .k_norm = iv_gpu_learner_norm(l, t->k_norm),
                                          .sinks = sinks ? sinks + l->shard->head_first : NULL,
                                          .qkv_bias = t->q_bias ? biases : NULL,
-                                         .out_bias = iv_gpu_learner_vector(l, t->out_bias),
-                                         .gate_up_bias = mlp->up_bias ? biases + l->qkv_biases : NULL,
-                                         .down_bias = iv_gpu_learner_vector(l, mlp->down_bias)};
+                                         .out_bias = iv_gpu_learner_vector(l, t->out_bias)};
+        place_mlp_vectors(l, i, biases + l->qkv_biases, &l->f.layers[i]);
     }
 }
 
@@ -211,15 +223,30 @@ static int copy_qkv_biases(const gpu_learner *l, const iv_layer_tensors *t, floa
     return code ? code : copy_bias(l, t->v_bias, kv, l->kv, &to);
 }
 
-/* In the order of the matrix's rows. */
-static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, float *to) {
+/* n of them, in the order of the matrix's rows. */
+static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, size_t skipped,
+                               size_t n, float *to) {
     const iv_tensor *of[] = {t->gate_bias, t->up_bias};
-    size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
+    size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : n, bytes = group * sizeof *to;
     int code = 0;
     for (size_t i = first; i < 2 && !code; i++)
-        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes,
-                                 iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes, l->up / group,
-                                 cudaMemcpyDeviceToDevice, l->f.stream);
+        code =
+            cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes, iv_gpu_learner_vector(l, of[i]) + skipped,
+                              bytes, bytes, n / group, cudaMemcpyDeviceToDevice, l->f.stream);
+    return code;
+}
+
+/* Of this rank's experts: gate and up of each, then down of each. */
+static int copy_expert_biases(const gpu_learner *l, size_t layer, float *to) {
+    const iv_mlp_tensors *t = iv_gpu_learner_tensors(l, layer)->experts;
+    size_t first = l->shard->expert_first, count = l->shard->experts;
+    float *down = to + count * l->expert_up_apart;
+    int code = 0;
+    for (size_t e = first; e < first + count && !code; e++, to += l->expert_up_apart) {
+        float *there = down + (e - first) * l->expert_down_apart;
+        code = copy_gate_up_biases(l, &l->m->layers[layer].experts[e].gate_up, &t[e], 0, l->expert_n, to);
+        if (!code) code = copy_bias(l, t[e].down_bias, 0, l->h, &there);
+    }
     return code;
 }
 
@@ -240,8 +267,11 @@ iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
-        if (!code && t->experts->up_bias)
-            code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + l->qkv_biases);
+        bool experts = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
+        to = biases_of(l, i) + l->qkv_biases;
+        if (!code && t->experts->up_bias && experts) code = copy_expert_biases(l, i, to);
+        if (!code && t->experts->up_bias && !experts)
+            code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, l->up_first, l->up, to);
         IV_TRY(iv_gpu_launched(&l->f, code, "biases", err));
     }
     return IV_OK;

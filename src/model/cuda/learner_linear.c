@@ -161,12 +161,22 @@ static iv_status add_plain(building *b, const iv_tensor *t, size_t column, size_
 
 static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE); }
 
-static iv_status add_mlp(building *b, const iv_mlp_tensors *t, output_concat *up, output_concat *down, iv_error *err) {
+/* n intermediate values from `first` on, of this rank. */
+static iv_status add_mlp(building *b, const iv_mlp_tensors *t, size_t first, size_t n, size_t leaves, output_concat *up,
+                         output_concat *down, iv_error *err) {
     const gpu_learner *l = b->l;
-    size_t leaf = iv_padded_k(t->up->rows) / l->leaves.up / l->f.ranks, first = t->gate ? 0 : 1;
-    const tensor_slice tensors[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
-    IV_TRY(add_concat(b, tensors + first, 2 - first, l->h, l->leaves.up, up, err));
-    return add_plain(b, t->down, l->up_first, l->up, whole_leaves(l->h), down, err);
+    size_t leaf = iv_padded_k(t->up->rows) / leaves / l->f.ranks, skip = t->gate ? 0 : 1;
+    const tensor_slice tensors[] = {{t->gate, first, n, 0, leaf}, {t->up, first, n, 0, leaf}};
+    IV_TRY(add_concat(b, tensors + skip, 2 - skip, l->h, leaves, up, err));
+    return add_plain(b, t->down, first, n, whole_leaves(l->h), down, err);
+}
+
+/* The outputs of the router; that of a shared expert's gate is one more, in leaf 0. */
+static iv_status add_router(building *b, const iv_layer_tensors *t, output_concat *router, iv_error *err) {
+    size_t experts = b->l->experts, leaves = whole_leaves(experts);
+    const tensor_slice tensors[] = {{t->router, 0, experts, 0, leaves == 1 ? experts : iv_padded_k(experts) / leaves},
+                                    {t->shared_gate, 0, 1, 0, 1}};
+    return add_concat(b, tensors, t->shared_gate ? 2 : 1, b->l->h, leaves, router, err);
 }
 
 static iv_status add_expert(building *b, const iv_mlp_tensors *t, output_concat *up, output_concat *down,
@@ -188,8 +198,11 @@ static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error
     IV_TRY(add_concat(b, qkv, 3, l->h, leaves, &r->qkv, err));
     IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
     if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS)
-        return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
-    IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
+        return add_mlp(b, &t->experts[0], l->up_first, l->up, l->leaves.up, &r->up[0], &r->down[0], err);
+    IV_TRY(add_router(b, t, &r->router, err));
+    if (l->shared)
+        IV_TRY(
+            add_mlp(b, &t->shared, l->shared_first, l->shared, l->leaves.shared, &r->shared_up, &r->shared_down, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
     IV_TRY(reserve_offsets(b, 4 * l->experts, err));
@@ -245,8 +258,9 @@ static iv_status add_all(building *b, iv_error *err) {
         r->up = l->expert_concats + 2 * i * each, r->down = r->up + each;
         IV_TRY(add_layer(b, i, r, err));
         bool experts = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
-        const output_concat *of[] = {&r->qkv, &r->out, &r->router, r->up, r->down};
-        for (size_t k = 0; k < (experts ? 3 : 5); k++) measure(l, of[k], of[k]->n);
+        const output_concat *of[] = {&r->qkv, &r->out, experts ? &r->router : r->up, experts ? &r->shared_up : r->down,
+                                     &r->shared_down};
+        for (size_t k = 0; k < (experts ? 5 : 4); k++) measure(l, of[k], of[k]->n);
         if (experts) measure_experts(l, r);
     }
     return IV_OK;
@@ -355,9 +369,14 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_con
 
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
                                        iv_error *err) {
+    return iv_gpu_learner_axis_bias_gradient(l, &l->axis, l->on.axis_rows, dy, stride, n, offset, err);
+}
+
+iv_status iv_gpu_learner_axis_bias_gradient(gpu_learner *l, const iv_token_axis *axis, const int32_t *row,
+                                            const float *dy, size_t stride, size_t n, size_t offset, iv_error *err) {
     iv_gpu_column_sums_args a = {.kind = IV_GPU_SUM_VALUES,
-                                 .axis = &l->axis,
-                                 .row = l->on.axis_rows,
+                                 .axis = axis,
+                                 .row = row,
                                  .dy = dy,
                                  .dy_stride = stride,
                                  .n = n,

@@ -5,6 +5,8 @@
 
 enum { LINE = 32 }; /* floats */
 
+static size_t lines(size_t floats) { return (floats + LINE - 1) / LINE * LINE; }
+
 void iv_gpu_learner_sizes(gpu_learner *l) {
     const iv_model_config *c = &l->m->config;
     size_t dim = (size_t)c->head_dim;
@@ -16,8 +18,14 @@ void iv_gpu_learner_sizes(gpu_learner *l) {
     l->up = cut->k, l->up_first = cut->first, l->act_stride = iv_padded_k(l->up);
     l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
     l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
-    if (c->attention_bias) l->qkv_biases = (l->q + 2 * l->kv + LINE - 1) / LINE * LINE;
-    if (c->mlp_bias) l->gate_up_biases = (2 * l->up + LINE - 1) / LINE * LINE;
+    if (c->attention_bias) l->qkv_biases = lines(l->q + 2 * l->kv);
+    if (c->mlp_bias) l->gate_up_biases = lines(2 * l->up);
+    if (c->mlp_bias && c->experts) l->expert_up_apart = lines(2 * l->expert_n), l->expert_down_apart = lines(l->h);
+    l->gate_up_biases = iv_size_max(l->gate_up_biases, l->shard->experts * (l->expert_up_apart + l->expert_down_apart));
+    const iv_row_cut *shared = &l->m->tp.shared.of[l->f.rank];
+    if (c->shared_intermediate_size)
+        l->shared = shared->k, l->shared_first = shared->first, l->shared_stride = iv_padded_k(l->shared);
+    l->router_outputs = l->experts + c->shared_gate;
     l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
     size_t vocab = (size_t)c->vocab_size, slice = l->logits_floats / vocab;
     if (slice > IV_CHAIN_STEP) slice = slice / IV_CHAIN_STEP * IV_CHAIN_STEP;
@@ -60,7 +68,10 @@ static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_values *t, bool d
         t->block_y[i] = rows_of(v, l->f.rows_max, l->h, sizeof(float));
     t->gate = iv_carve(v, n, l->width), t->up = iv_carve(v, n, l->width), t->act = iv_carve(v, act, l->width);
     if (!experts) return;
-    t->router_logits = rows_of(v, l->f.rows_max, l->experts, sizeof(float));
+    t->router_logits = rows_of(v, l->f.rows_max, l->router_outputs, sizeof(float));
+    t->shared_gate = rows_of(v, l->f.rows_max, l->shared, l->width);
+    t->shared_up = rows_of(v, l->f.rows_max, l->shared, l->width);
+    t->shared_act = rows_of(v, l->f.rows_max, l->shared_stride, l->width);
     t->expert_ids = iv_carve(v, entries, sizeof *t->expert_ids);
     t->expert_weights = iv_carve(v, entries, sizeof *t->expert_weights);
 }
@@ -82,7 +93,8 @@ static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) 
         bool e = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         t.x = rows_of(v, l->f.rows_max, l->h, sizeof(float));
         if (attention) carve_attention(l, v, &t);
-        if (mlp) carve_mlp(l, v, &t, !e, e);
+        bool any = i == 0; /* all layers of a pass without a tape use the first one's */
+        if (mlp) carve_mlp(l, v, &t, !e || (any && dense), e || (any && experts));
         for (size_t k = 0; attention && k < 2; k++) t.normed[k] = rows_of(v, l->f.rows_max, l->h_stride, l->width);
         if (v->base) l->tape.layers[i] = t;
     }
@@ -94,15 +106,17 @@ static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) 
 static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
     size_t widest = l->q + 2 * l->kv;
     if (dense) widest = iv_size_max(widest, 2 * l->up);
-    if (experts) widest = iv_size_max(widest, 2 * l->k * l->expert_n);
+    if (experts) widest = iv_size_max(widest, iv_size_max(2 * l->shared, 2 * l->k * l->expert_n));
     l->f.wide = rows_of(v, l->f.rows_max, widest, sizeof *l->f.wide);
     if (!experts) return;
     l->f.expert_offsets = iv_carve(v, l->experts + 1, sizeof *l->f.expert_offsets);
     l->f.expert_slots = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.expert_slots);
+    if (l->expert_up_apart) l->f.ones = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.ones);
 }
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
-    size_t dim = (size_t)l->m->config.head_dim, n = dense ? l->up : 0, rows = experts ? l->expert_rows_max : 0;
+    size_t dim = (size_t)l->m->config.head_dim, rows = experts ? l->expert_rows_max : 0,
+           n = iv_size_max(dense ? l->up : 0, experts ? l->shared : 0);
     size_t dy = l->f.rows_max * iv_size_max(l->concat_max, l->q_stride), dact = l->f.rows_max * n;
     if (experts) dy = iv_size_max(dy, rows * l->expert_concat_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
@@ -113,8 +127,15 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     l->dqkv = rows_of(v, l->f.rows_max, l->q + 2 * l->kv, sizeof *l->dqkv);
     if (l->m->config.attention_sinks) l->sink_terms = rows_of(v, l->f.rows_max, l->heads, sizeof *l->sink_terms);
     if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->f.rows_max, 2 * dim, sizeof *l->head_terms);
-    if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->f.rows_max, 2 * n, sizeof *l->dwide);
+    size_t wide = l->f.rows_max * 2 * n;
+    if (experts) wide = iv_size_max(wide, rows * 2 * l->expert_n);
+    if (l->m->config.mlp_bias) l->dwide = iv_carve(v, wide, sizeof *l->dwide);
     if (!experts) return;
+    if (l->m->config.router_bias) l->router_dl = rows_of(v, l->f.rows_max, l->experts, sizeof *l->router_dl);
+    if (l->shared) {
+        l->dz = iv_carve(v, l->f.rows_max, sizeof *l->dz);
+        l->shared_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->shared_dx);
+    }
     l->dw = rows_of(v, l->f.rows_max, l->k, sizeof *l->dw);
     if (l->f.ranks > 1) /* of all experts' lists, whose padding is less than a step each and sequence */
         l->shared_dw =
@@ -141,6 +162,7 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
     columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
+    columns = iv_size_max(columns, iv_size_max(l->experts, l->expert_n));
     l->transposed = iv_carve(v, l->transposed_max, l->width);
     l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
@@ -155,11 +177,12 @@ static void carve_ranks(gpu_learner *l, iv_carving *v) {
     const iv_model *m = l->m;
     if (l->f.ranks == 1) return;
     l->f.nodes_max = iv_size_max(m->tp.out.of[l->f.rank].nodes, m->tp.down.of[l->f.rank].nodes);
+    l->f.nodes_max = iv_size_max(l->f.nodes_max, m->tp.shared.of[l->f.rank].nodes);
     l->f.nodes_max = iv_size_max(1, l->f.nodes_max);
     l->f.nodes = rows_of(v, 2 * l->f.rows_max * l->f.nodes_max, l->h, sizeof(float));
     l->whole_head = rows_of(v, (size_t)m->config.vocab_size, l->h_stride, l->width);
     if (l->experts && l->f.rank > 0)
-        l->router_data = rows_of(v, iv_padded_k(l->experts) * (size_t)m->config.layers, l->h_stride, l->width);
+        l->router_data = rows_of(v, iv_padded_k(l->router_outputs) * (size_t)m->config.layers, l->h_stride, l->width);
 }
 
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
@@ -189,8 +212,9 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     carve_head(l, &phase);
     size_t end = phase.at;
     l->f.own_normed = rows_of(&v, l->f.rows_max, l->h_stride, l->width);
-    if (l->f.ranks > 1 || l->q != l->q_stride || l->up != l->act_stride)
-        l->f.packed = rows_of(&v, l->f.rows_max, iv_size_max(l->q_stride, l->act_stride), l->width);
+    if (l->f.ranks > 1 || l->q != l->q_stride || l->up != l->act_stride || l->shared != l->shared_stride)
+        l->f.packed = rows_of(&v, l->f.rows_max, iv_size_max(l->q_stride, iv_size_max(l->act_stride, l->shared_stride)),
+                              l->width);
     bool overflow = v.overflow || phase.overflow;
     phase = v;
     carve_forward(l, &phase, dense, experts);

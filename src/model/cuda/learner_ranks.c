@@ -191,7 +191,7 @@ iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err) {
 /* This rank's part of the head begins with a whole leaf. Rank 0 has the embedding and the routers. */
 void iv_gpu_learner_place_shared(gpu_learner *l) {
     size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->f.ranks;
-    size_t router = iv_padded_k(l->experts) * l->h_stride * l->width;
+    size_t router = iv_padded_k(l->router_outputs) * l->h_stride * l->width;
     if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
     l->f.embedding = l->tensor_owner->embedding;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {

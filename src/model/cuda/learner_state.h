@@ -32,7 +32,8 @@ typedef struct output_concat {
 
 typedef struct layer_concats {
     output_concat qkv, out, router;
-    output_concat *up, *down;    /* [config.experts], or of a dense layer */
+    output_concat shared_up, shared_down; /* of the expert that serves all tokens */
+    output_concat *up, *down;             /* [config.experts], or of a dense layer */
     size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets; behind all of
                                   * these each one's `weights`, in elements from the model's data on */
 } layer_concats;
@@ -103,7 +104,10 @@ typedef struct gpu_learner {
     /* Sizes. Strides and widths in elements. */
     size_t width, h, h_stride, heads, kv_heads, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
     size_t up_first; /* of the layer's intermediate values, those of this rank begin here; `up` is their number */
-    size_t qkv_biases, gate_up_biases; /* of a layer: whole lines of memory; 0: the family has none */
+    size_t qkv_biases, gate_up_biases;          /* of a layer: whole lines of memory; 0: the family has none */
+    size_t expert_up_apart, expert_down_apart;  /* of the biases of an expert: whole lines of memory, or 0 */
+    size_t shared, shared_first, shared_stride; /* as up, up_first and act_stride, of the shared expert */
+    size_t router_outputs;                      /* with the gate of the shared expert */
     size_t sequences_max;
     /* Linear layers. */
     layer_concats *concats;        /* [layers] */
@@ -125,8 +129,9 @@ typedef struct gpu_learner {
     float *norms;              /* 1 + the norms' weights, where norms multiply by that; else NULL */
     size_t *norm_at;           /* [tensors]: where */
     float *sink_terms;         /* [rows][heads]: of the gradients of attention's sinks, or NULL */
-    float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
-    unsigned char *dy;         /* [rows][widest concatenation] */
+    float *biases; /* of qkv, and of gate and up or of the rank's experts, of all layers, in the order of the outputs */
+    const float *corrections; /* [layers][experts]: of routers; in `tables`, or NULL */
+    unsigned char *dy;        /* [rows][widest concatenation] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
     unsigned char *transposed; /* weights of an input gradient */
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
@@ -146,6 +151,8 @@ typedef struct gpu_learner {
     size_t forbidden_count;
     /* Experts. */
     float *dw, *shared_dw;
+    float *router_dl;      /* [rows][experts]: of the router's logits, for its bias; or NULL */
+    float *dz, *shared_dx; /* [rows], of the shared expert's gate; [rows][hidden], of its input; or NULL */
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
     gpu_expert_rows *expert_rows;               /* [layers][experts] */
@@ -153,7 +160,7 @@ typedef struct gpu_learner {
     size_t expert_rows_max, transposed_experts; /* of a chunk */
     gpu_expert_chunk *expert_chunks;            /* [layers][experts] */
     size_t *chunk_counts;                       /* [layers] */
-    int32_t *lists, *host_lists;   /* slots, tokens, entries of all layers' experts; tables of the chunks */
+    int32_t *lists, *host_lists;   /* slots, tokens, entries, places of all layers' experts; tables of the chunks */
     size_t lists_max, list_length; /* numbers; those of slots */
     iv_rank_range expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis expert_axis; /* of an expert without rows */
@@ -249,6 +256,9 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
                                        iv_error *err);
+/* The same over an axis of its own; row: as iv_gpu_column_sums_args has it. */
+iv_status iv_gpu_learner_axis_bias_gradient(gpu_learner *l, const iv_token_axis *axis, const int32_t *row,
+                                            const float *dy, size_t stride, size_t n, size_t offset, iv_error *err);
 /* normed = R(RMSNorm), from the tape or once more, for a weight gradient: +0 in padding rows. */
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
 
@@ -294,6 +304,16 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 
 /* ---- learner_backward.c: enters its ops. */
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
+/* An MLP that all tokens pass, or this rank's part of it. */
+typedef struct gpu_mlp_part {
+    const iv_mlp_tensors *t;
+    const output_concat *up_concat, *down_concat;
+    const void *gate, *up, *act; /* as gpu_values */
+    size_t n, first, act_stride;
+    bool gated; /* the shared expert's: its gate's gradient goes to l->dz */
+} gpu_mlp_part;
+/* dx [rows][hidden] = the gradient of its input, from dblock and dx_rounded. */
+iv_status iv_gpu_learner_mlp_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, float *dx, iv_error *err);
 
 /* ---- learner_head.c */
 /* A leaf of the head's concatenation. Its rows begin at lines of memory, which copies to shared memory fetch whole. */

@@ -44,6 +44,7 @@ typedef struct gpu_values {
     unsigned char *q_raw, *k_raw; /* before the head norms; NULL where there are none */
     float *lse2;                  /* of attention */
     unsigned char *gate, *up;     /* as act, without padding */
+    unsigned char *shared_gate, *shared_up, *shared_act; /* the same of the shared expert */
 } gpu_values;
 
 /* What the backward pass needs from the forward pass. The residual stream moves from slot to slot, so that each keeps

@@ -36,17 +36,19 @@ static iv_status route_backward(iv_ops *ops, const float *logits, size_t rows, s
     gpu_ops *g = iv_gpu_ops_of(ops);
     IV_TRY(GPU_OPS_ADDRESSES(g, err, logits, ids, weights, dweights, dlogits));
     IV_TRY(check_experts(g, experts, err));
-    iv_gpu_router_backward_args a = {.logits = logits,
+    iv_router router = {.experts = experts, .k = k, .normalise = normalize, .scale = 1};
+    iv_gpu_router_backward_args a = {.router = router,
+                                     .logits = logits,
                                      .rows = rows,
-                                     .experts = experts,
-                                     .k = k,
-                                     .normalise = normalize,
+                                     .stride = experts,
                                      .ids = ids,
                                      .weights = weights,
                                      .dw = dweights,
                                      .type = IV_F32,
                                      .dy = dlogits,
-                                     .dy_stride = experts};
+                                     .dy_stride = experts,
+                                     .leaf = experts,
+                                     .apart = experts};
     return iv_gpu_ops_launched(g, iv_gpu_router_backward(&a, g->stream), err);
 }
 

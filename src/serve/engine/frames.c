@@ -163,7 +163,7 @@ static void text_within(wire *w, char *value, size_t room) {
 
 /* A new member of these structs needs a line below. */
 _Static_assert(sizeof(void *) != 8 ||
-                   (sizeof(iv_engine_options) == 248 && sizeof(iv_engine_info) == 224 && sizeof(iv_request) == 328 &&
+                   (sizeof(iv_engine_options) == 256 && sizeof(iv_engine_info) == 224 && sizeof(iv_request) == 328 &&
                     sizeof(iv_event) == 216 && sizeof(iv_event_details) == 72),
                "frames.c sends every member");
 
@@ -176,7 +176,7 @@ static void options(wire *w, iv_engine_options *o) {
     size(w, &o->rank_timeout_ms), size(w, &o->kv_bytes), real64(w, &o->kv_fraction), flag(w, &o->prefix_caching);
     text(w, &o->speculative), size(w, &o->speculative_tokens), flag(w, &o->trainable);
     size(w, &o->step_target_ms), flag(w, &o->sample_all_ids), text(w, &o->weights), size(w, &o->state_cache_bytes);
-    size(w, &o->max_loras), size(w, &o->max_lora_rank);
+    size(w, &o->max_loras), size(w, &o->max_lora_rank), size(w, &o->expert_parallel_size);
 }
 
 static void info(wire *w, iv_engine_info *i) {

@@ -44,12 +44,14 @@ typedef struct iv_training_shard {
 
 /* ---- writing ---- */
 
-/* Writes the model to `dir`, which is not there yet. Called on rank 0. */
+/* Writes the model to `dir`, which is not there yet; with `beside` files next to the state, into the checkpoint's own
+ * directory. Called on rank 0. */
 typedef iv_status iv_training_export(void *user, const char *dir, iv_error *err);
 
 typedef struct iv_training_save_options {
     iv_training_export *export; /* NULL: the checkpoint has no model */
     void *export_user;
+    bool beside;
     size_t keep; /* complete checkpoints of this run that stay, newest first; 0: all */
 } iv_training_save_options;
 
@@ -73,6 +75,7 @@ typedef struct iv_training_checkpoint iv_training_checkpoint;
 typedef struct iv_training_saved {
     const char *path;          /* its directory */
     const char *model;         /* the Hugging Face directory in it, NULL: none */
+    bool adapter;              /* the checkpoint's directory is one of PEFT's */
     const char *invar_version; /* of the program that wrote it */
     iv_training_run run;       /* dir is NULL */
     iv_training_progress progress;

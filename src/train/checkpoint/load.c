@@ -83,6 +83,7 @@ static iv_status open_all(iv_training_checkpoint *c, const char *dir, const iv_t
         return iv_fail(err, IV_FORMAT, "%s: %s and %s differ in the step or the identity", dir, IV_TRAINING_RECORD_NAME,
                        IV_TRAINING_MANIFEST_NAME);
     IV_TRY(name_model(c, dir, m, err));
+    c->saved.adapter = iv_training_manifest_find(m, "adapter_config.json") != NULL;
     return open_states(c, dir, m, err);
 }
 

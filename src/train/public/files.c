@@ -12,8 +12,29 @@ enum { SHARD_BYTES = 2000000000 }; /* of a model in a checkpoint */
 
 /* ---- models ----------------------------------------------------------------------------------------------------- */
 
-static iv_training_model model_of(const iv_trainer *t) {
-    return (iv_training_model){.model = t->model, .source = t->public->model, .shard_bytes_max = SHARD_BYTES};
+static iv_training_model model_of(iv_trainer *t) {
+    return (iv_training_model){
+        .model = t->model, .source = t->public->model, .shard_bytes_max = SHARD_BYTES, .trainer = t};
+}
+
+static iv_status export_adapter(iv_trainer *t, const char *dir, const iv_export_options *o, iv_export_info *info,
+                                iv_error *err) {
+    bool given;
+    iv_dtype type;
+    uint8_t digest[32];
+    char hex[65];
+    IV_TRY(iv_gemm_type_parse(o->dtype, &given, &type, err));
+    if (!given) type = t->model->gemm_type;
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = iv_training_export_adapter(t, dir, o->overwrite, type, digest, err);
+    iv_fp_env_leave(mode);
+    if (status != IV_OK || !info) return status;
+    iv_digest_hex(digest, hex);
+    *info = (iv_export_info){.tensors = t->named->tensor_count, .files = 1};
+    for (size_t i = 0; i < t->named->tensor_count; i++)
+        info->bytes += t->named->tensors[i].info.elements * iv_dtype_bytes(type);
+    snprintf(info->weights_digest, sizeof info->weights_digest, "sha256:%s", hex);
+    return IV_OK;
 }
 
 iv_status iv_trainer_export(iv_trainer *t, const char *dir, const iv_export_options *given, iv_export_info *info,
@@ -23,7 +44,9 @@ iv_status iv_trainer_export(iv_trainer *t, const char *dir, const iv_export_opti
     IV_TRY(iv_train_public_check(t, err));
     if (!dir || !*dir) return iv_fail(err, IV_INVALID, "export: wanted a directory, found nothing");
     if (given) IV_TRY(iv_sized_read("options", given, offsetof(iv_export_options, threads), &o, sizeof o, err));
+    if (o.lora) return iv_fail(err, IV_INVALID, "lora: wanted a model's export (iv_export), found a trainer's");
     if (!o.max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
+    if (t->learned) return export_adapter(t, dir, &o, info, err);
     iv_model_export_options x = {
         .dir = dir, .shard_bytes_max = o.max_shard_bytes, .progress = o.progress, .user = o.user};
     IV_TRY(iv_gemm_type_parse(o.dtype, &x.has_dtype, &x.dtype, err));
@@ -56,7 +79,7 @@ iv_status iv_trainer_save(iv_trainer *t, const char *dir, size_t keep, const cha
     iv_training_shard shard = iv_training_shard_of(t);
     iv_training_progress p = {.step = t->steps, .weight_hash = t->public->metrics.weights_hash, .state = state};
     iv_training_model m = model_of(t);
-    iv_training_save_options o = {iv_training_export_model, &m, keep};
+    iv_training_save_options o = iv_training_save_of(&m, keep);
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_training_save(&run, &p, &shard, &o, NULL, err);
     iv_fp_env_leave(mode);

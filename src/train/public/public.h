@@ -13,8 +13,10 @@ typedef struct iv_train_public {
     bool has_drawable;
     char *model; /* directory */
     iv_train_identity identity;
-    bool broken;        /* the weights may be a mixture: only a restore helps */
-    double denominator; /* of the gradients that wait */
+    char *targets, *from; /* lora_targets, lora: or NULL */
+    iv_engine *base;      /* whose weights the trainer reads, or NULL */
+    bool broken;          /* the weights may be a mixture: only a restore helps */
+    double denominator;   /* of the gradients that wait */
     iv_trainer_metrics metrics;
     /* The batch: logprobs that the caller does not want are written to memory. */
     iv_train_sequence *sequences; /* [sequence_max] */

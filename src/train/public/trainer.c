@@ -6,6 +6,8 @@
 #include "base/size.h"
 #include "engine/sized.h"
 #include "engine/text_model.h"
+#include "engine/replace.h"
+#include "format/config_fields.h"
 #include "format/json.h"
 #include "model/stored.h"
 #include "numerics/version.h"
@@ -49,10 +51,41 @@ iv_status iv_train_public_hash(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
+static bool copy_text(const char *text, char **out) {
+    *out = text ? strdup(text) : NULL;
+    return *out || !text;
+}
+
+/* An engine's weights instead of a copy of them. */
+static iv_status use_base(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
+    const iv_engine *e = o->base;
+    iv_model_config *config = malloc(sizeof *config);
+    if (!config) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    iv_status status = iv_model_config_read(o->model, config, err);
+    if (status == IV_OK) status = iv_config_check_same("base", config, &e->model->config, err);
+    free(config);
+    IV_TRY(status);
+    if (e->gpu_model || e->model->next || e->model->tp.ranks > 1 || e->numerics != IV_INVAR)
+        return iv_fail(err, IV_UNSUPPORTED, "base: wanted an engine on a CPU, of one rank and numerics invar, found %s",
+                       e->gpu_model              ? "a GPU's"
+                       : e->numerics != IV_INVAR ? iv_numerics_name(e->numerics)
+                                                 : "one of several ranks");
+    if (t->has_dtype && t->dtype != e->model->gemm_type)
+        return iv_fail(err, IV_INVALID, "base: wanted an engine of dtype %s, found %s", iv_dtype_name(t->dtype),
+                       iv_dtype_name(e->model->gemm_type));
+    if (t->tp > 1) return iv_fail(err, IV_INVALID, "tensor_parallel: wanted 1 with a base, found %zu", t->tp);
+    IV_TRY(iv_replace_check_whole(e, err));
+    t->model = e->model;
+    return IV_OK;
+}
+
 static iv_status open_public(iv_trainer *t, const iv_trainer_options *o, iv_error *err) {
     iv_train_public *p = t->public = calloc(1, sizeof *t->public);
-    if (!p || !(p->model = strdup(o->model))) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    t->o.model_dir = p->model;
+    if (!p || !(p->model = strdup(o->model)) || !copy_text(o->lora_targets, &p->targets) ||
+        !copy_text(o->lora, &p->from))
+        return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    t->o.model_dir = t->o.adapter.base = p->model, t->o.adapter.targets = p->targets, t->o.adapter.from = p->from;
+    if (o->base) p->base = o->base, p->base->borrowers++;
     IV_TRY(make_identity(t, o->run, err));
     return iv_train_public_hash(t, err);
 }
@@ -67,6 +100,7 @@ iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_
     IV_TRY(iv_sized_read("options", given, offsetof(iv_trainer_options, load_format), &o, sizeof o, err));
     if (iv_train_options_check(&setup, err) != IV_OK) return iv_error_prefix(err, "options");
     IV_TRY(iv_train_options_parse(&setup, &internal, &numerics, err));
+    if (o.base) IV_TRY(use_base(&o, &internal, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_train_open(&internal, &t, err);
     if (status == IV_OK && (status = open_public(t, &o, err)) != IV_OK) iv_trainer_close(t);
@@ -79,10 +113,12 @@ void iv_trainer_close(iv_trainer *t) {
     if (!t) return;
     iv_train_public *p = t->public;
     if (p)
-        iv_token_ids_close(&p->drawable), free(p->model), iv_train_identity_free(&p->identity), free(p->sequences),
-            free(p->memory);
+        iv_token_ids_close(&p->drawable), free(p->model), free(p->targets), free(p->from),
+            iv_train_identity_free(&p->identity), free(p->sequences), free(p->memory);
+    iv_engine *base = p ? p->base : NULL;
     free(p);
     iv_train_close(t);
+    if (base) base->borrowers--;
 }
 
 void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
@@ -250,17 +286,35 @@ static iv_status read_gradient(void *user, const iv_tensor *x, size_t first, siz
     return iv_train_read(user, IV_FLAT_GRADIENT, x->offset + first * x->columns, rows * x->columns, out, err);
 }
 
+static void divide(const iv_trainer *t, float *out, size_t elements) {
+    for (size_t i = 0; i < elements; i++) out[i] = (float)((double)out[i] / t->public->denominator);
+}
+
+static iv_status get_adapter_gradient(const iv_trainer *t, const char *tensor, float *out, size_t elements,
+                                      iv_error *err) {
+    const iv_tensor *x = iv_model_tensor(t->learned->table, tensor);
+    if (!x)
+        return iv_fail(err, IV_NOT_FOUND, "%s: the adapter has no such tensor: wanted a name such as %s", tensor,
+                       t->learned->table->tensors[0].info.name);
+    if (elements != x->rows * x->columns)
+        return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
+    IV_TRY(read_gradient((void *)(uintptr_t)t, x, 0, x->rows, IV_F32, out, err));
+    divide(t, out, elements);
+    return IV_OK;
+}
+
 iv_status iv_trainer_get_gradient(const iv_trainer *t, const char *tensor, float *out, size_t elements, iv_error *err) {
     IV_TRY(iv_train_public_check(t, err));
     if (!tensor || !out)
         return iv_fail(err, IV_INVALID, "iv_trainer_get_gradient: wanted a name and a place, found NULL");
     if (!t->ready) return iv_fail(err, IV_INVALID, "%s: no gradients wait: wanted iv_trainer_gradients first", tensor);
+    if (t->learned) return get_adapter_gradient(t, tensor, out, elements, err);
     const iv_stored *x = iv_model_stored(t->model, tensor);
     if (!x || !iv_stored_is_held(x)) return iv_fail(err, IV_NOT_FOUND, "%s: the model trains no such tensor", tensor);
     if (elements != x->rows * x->columns)
         return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
     IV_TRY(iv_stored_read_from(x, 0, x->rows, IV_F32, read_gradient, (void *)(uintptr_t)t, out, err));
-    for (size_t i = 0; i < elements; i++) out[i] = (float)((double)out[i] / t->public->denominator);
+    divide(t, out, elements);
     return IV_OK;
 }
 
@@ -314,4 +368,11 @@ iv_status iv_trainer_sync_engine(iv_trainer *t, iv_engine *engine, bool digest, 
     IV_TRY(iv_train_public_check(t, err));
     if (!engine) return iv_fail(err, IV_INVALID, "sync: wanted an open engine, found NULL");
     return iv_train_sync(t, engine, digest, err);
+}
+
+iv_status iv_trainer_sync_adapter(iv_trainer *t, iv_engine *engine, const char *name, iv_adapter_info *info,
+                                  iv_error *err) {
+    IV_TRY(iv_train_public_check(t, err));
+    if (!engine) return iv_fail(err, IV_INVALID, "sync_adapter: wanted an open engine, found NULL");
+    return iv_train_sync_adapter(t, engine, name, info, err);
 }

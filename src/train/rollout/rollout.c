@@ -79,7 +79,7 @@ static iv_request request_of(const running *s, size_t completion) {
     r.temperature = o->temperature, r.top_p = o->top_p, r.min_p = o->min_p, r.top_k = o->top_k;
     r.repetition_penalty = 1, r.presence_penalty = 0, r.frequency_penalty = 0;
     r.has_seed = true, r.seed = s->r->at[completion].seed;
-    r.logprobs = 0, r.sampling_logprobs = true;
+    r.logprobs = 0, r.sampling_logprobs = true, r.adapter = o->adapter;
     r.stop = o->stop, r.stop_count = o->stop_count, r.stop_ids = o->stop_ids, r.stop_id_count = o->stop_id_count;
     r.ignore_eos = o->ignore_eos, r.keep_special = o->keep_special;
     return r;

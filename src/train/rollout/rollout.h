@@ -31,6 +31,7 @@ typedef struct iv_rollout_options {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint64_t seed, step; /* of the run; steps taken */
+    const char *adapter; /* of the engine, or NULL */
     const char *const *stop;
     size_t stop_count;
     const int32_t *stop_ids;

@@ -2,9 +2,12 @@
 #include "train/rollout/sync.h"
 #include "base/cpu.h"
 #include "base/size.h"
+#include "engine/adapters.h"
 #include "engine/replace.h"
+#include "format/config_fields.h"
 #include "model/parameters.h"
 #include "numerics/floats.h"
+#include "train/trainer/adapter.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,12 +78,51 @@ iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err)
     return iv_train_sync_rounded(t, e, digest, IV_F32_MANTISSA_BITS, err);
 }
 
+/* ---- adapters ---------------------------------------------------------------------------------------------- */
+
+static iv_status check_engine(iv_trainer *t, const iv_engine *e, iv_error *err) {
+    const iv_model *ours = iv_train_model(t);
+    if (!iv_train_has_adapter(t))
+        return iv_fail(err, IV_INVALID, "sync_adapter: wanted a trainer with an adapter (lora_rank, lora), found none");
+    if (e->model == ours) return IV_OK;
+    if (e->model->gemm_type != ours->gemm_type)
+        return iv_fail(err, IV_INVALID, "sync_adapter: wanted an engine of dtype %s as the trainer, found %s",
+                       iv_dtype_name(ours->gemm_type), iv_dtype_name(e->model->gemm_type));
+    return iv_config_check_same("sync_adapter: the engine's model", &ours->config, &e->model->config, err);
+}
+
+iv_status iv_train_sync_adapter(iv_trainer *t, iv_engine *e, const char *name, iv_adapter_info *info, iv_error *err) {
+    iv_adapter_files image;
+    iv_adapter *made = NULL;
+    IV_TRY(check_engine(t, e, err));
+    iv_arithmetic arithmetic = iv_train_options_of(t)->arithmetic;
+    if (e->arithmetic != arithmetic)
+        return iv_fail(err, IV_INVALID, "sync_adapter: wanted an engine of arithmetic %s as the trainer, found %s",
+                       iv_arithmetic_name(arithmetic), iv_arithmetic_name(e->arithmetic));
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = iv_train_adapter_image(t, e->model->gemm_type, &image, err);
+    if (status == IV_OK) {
+        status = iv_adapter_make(e->model, &image, IV_ADAPTER_RANK_MAX, &made, err);
+        iv_adapter_image_close(&image);
+    }
+    if (status == IV_OK && (status = iv_adapters_put(e, name, "", made, err)) != IV_OK) iv_adapter_free(made);
+    iv_fp_env_leave(mode);
+    if (status == IV_OK && info) iv_adapters_info(e, name, info);
+    return status;
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------- */
+
 iv_status iv_train_sync_rounded(iv_trainer *t, iv_engine *e, bool digest, unsigned mantissa_bits, iv_error *err) {
     static const uint8_t none[32];
     iv_model *m;
     if (mantissa_bits > IV_F32_MANTISSA_BITS)
         return iv_fail(err, IV_INVALID, "engine's weights: mantissa bits: wanted 0 to %d, found %u",
                        IV_F32_MANTISSA_BITS, mantissa_bits);
+    if (iv_train_has_adapter(t))
+        return iv_fail(err, IV_INVALID,
+                       "sync: the trainer's adapter learns, its weights do not: wanted iv_trainer_sync_adapter "
+                       "(in Python sync_adapter)");
     if (e->model != iv_train_model(t)) IV_TRY(check_model(iv_train_model(t), e->model, err));
     IV_TRY(iv_replace_begin(e, &m, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);

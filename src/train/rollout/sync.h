@@ -15,4 +15,7 @@ iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err)
 enum { IV_F32_MANTISSA_BITS = 23 };
 iv_status iv_train_sync_rounded(iv_trainer *t, iv_engine *e, bool digest, unsigned mantissa_bits, iv_error *err);
 
+/* The trainer's adapter, as iv_trainer_sync_adapter. info may be NULL. */
+iv_status iv_train_sync_adapter(iv_trainer *t, iv_engine *e, const char *name, iv_adapter_info *info, iv_error *err);
+
 #endif

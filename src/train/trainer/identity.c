@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "model/stored.h"
 #include "numerics/version.h"
+#include "train/trainer/adapter.h"
 #include "train/trainer/state.h"
 
 #include <stdlib.h>
@@ -10,10 +11,15 @@
 
 json_t *iv_train_hyperparameters(const iv_trainer *t, const char *kind) {
     const iv_adamw_options *a = &t->o.adamw;
-    return json_pack("{ss ss ss sI sf sf sf sf sb}", "kind", kind, "dtype", iv_dtype_name(t->model->gemm_type),
-                     "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks", (json_int_t)t->o.virtual_ranks,
-                     "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps, "weight_decay", a->weight_decay, "decay_all",
-                     (int)t->o.decay_all);
+    json_t *h = json_pack("{ss ss ss sI sf sf sf sf sb}", "kind", kind, "dtype", iv_dtype_name(t->model->gemm_type),
+                          "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks",
+                          (json_int_t)t->o.virtual_ranks, "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps,
+                          "weight_decay", a->weight_decay, "decay_all", (int)t->o.decay_all);
+    if (!h || !t->learned) return h;
+    json_t *adapter = iv_train_adapter_parameters(t);
+    if (adapter && json_object_set_new(h, "lora", adapter) == 0) return h;
+    json_decref(h);
+    return NULL;
 }
 
 iv_status iv_train_identify(iv_trainer *t, json_t *hyperparameters, const char *data, iv_train_identity *out,
@@ -24,7 +30,7 @@ iv_status iv_train_identify(iv_trainer *t, json_t *hyperparameters, const char *
     out->hyperparameters = hyperparameters ? json_dumps(hyperparameters, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
     json_decref(hyperparameters);
     if (!out->hyperparameters) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    IV_TRY(iv_model_digest(t->model, NULL, err));
+    if (!t->learned) IV_TRY(iv_model_digest(t->model, NULL, err)); /* weights that do not learn have theirs */
     iv_digest_hex(t->model->weights_digest, hex);
     snprintf(out->initial, sizeof out->initial, "sha256:%s", hex);
     iv_digest *d = iv_digest_new();

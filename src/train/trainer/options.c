@@ -1,6 +1,7 @@
 /* options.c: a trainer's options: defaults, checks, and where it computes. */
 #include "train/trainer/options.h"
 #include "comm/mpi.h"
+#include "format/adapter_config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -130,6 +131,39 @@ static iv_status excludes(const iv_train_setup *s, const char *name, const char 
                    found);
 }
 
+/* Numbers of an adapter go with its rank, and a file has its own. */
+static iv_status check_adapter(const iv_train_setup *s, iv_error *err) {
+    const iv_trainer_options *o = s->options;
+    const struct {
+        const char *name;
+        bool given;
+    } numbers_of[] = {{"lora_alpha", o->lora_alpha != 0},
+                      {"lora_targets", o->lora_targets != NULL},
+                      {"lora_rslora", o->lora_rslora},
+                      {"lora_seed", o->lora_seed != 0}};
+    if (o->lora_rank > IV_ADAPTER_RANK_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted at most %d, found %zu", call(s, "lora_rank").text,
+                       IV_ADAPTER_RANK_MAX, o->lora_rank);
+    if (!(fabs(o->lora_alpha) < 1 << 24))
+        return iv_fail(err, IV_INVALID, "%s: wanted a number below 2^24, found %g", call(s, "lora_alpha").text,
+                       o->lora_alpha);
+    if (o->lora && o->lora_rank) return excludes(s, "lora_rank", "lora", "to be left out", o->lora, err);
+    for (size_t i = 0; !o->lora_rank && i < sizeof numbers_of / sizeof *numbers_of; i++)
+        if (numbers_of[i].given) return excludes(s, numbers_of[i].name, "lora_rank", "of 1 or more", "0", err);
+    if (!o->lora_rank && !o->lora)
+        return o->base ? iv_fail(err, IV_INVALID, "base: wanted an adapter that learns (lora_rank or lora), found none")
+                       : IV_OK;
+    if (o->lora_targets && !*o->lora_targets)
+        return iv_fail(err, IV_INVALID, "%s: wanted names of modules, found nothing", call(s, "lora_targets").text);
+    if (o->decay_all) return excludes(s, "decay_all", "weights", "with norms or biases", "an adapter", err);
+    if (choice_of(o, DEVICE) == CUDA)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: adapters are trained on a CPU: wanted device cpu, found cuda",
+                       call(s, o->lora ? "lora" : "lora_rank").text);
+    return o->base && choice_of(o, LOAD_FORMAT) == DUMMY
+               ? excludes(s, "load_format", "base", "to be left out, which has the weights", "an engine", err)
+               : IV_OK;
+}
+
 iv_status iv_train_options_check(const iv_train_setup *s, iv_error *err) {
     static const char *const shards[] = {"optimizer", "parameters"}, *const transports[] = {"auto", "nccl", "host"};
     const iv_trainer_options *o = s->options;
@@ -142,7 +176,7 @@ iv_status iv_train_options_check(const iv_train_setup *s, iv_error *err) {
     if (o->decay_all && o->weight_decay == 0) return excludes(s, "decay_all", "weight_decay", "above 0", "0", err);
     if (o->dummy_seed && choice_of(o, LOAD_FORMAT) != DUMMY)
         return excludes(s, "dummy_seed", "load_format", "dummy", o->load_format, err);
-    return IV_OK;
+    return check_adapter(s, err);
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
@@ -178,7 +212,7 @@ static iv_status choose_device(const iv_train_setup *s, iv_numerics numerics, iv
             .has_dtype = t->has_dtype, .dtype = t->dtype, .dummy = t->dummy, .dummy_seed = t->dummy_seed};
         IV_TRY(iv_model_dtype(t->model_dir, &m, &type, err));
     }
-    if (automatic && type != IV_F32) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
+    if (automatic && type != IV_F32 && !t->has_adapter) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
     if (!given) t->arithmetic = iv_arithmetic_auto(t->cuda, type);
     if (t->cuda) return check_gpu(t, numerics, type, err);
     return t->offload_optimizer ? excludes(s, "offload_optimizer", "device", "cuda", "the CPU", err) : IV_OK;
@@ -232,6 +266,14 @@ iv_status iv_train_options_parse(const iv_train_setup *s, iv_train_options *t, i
     t->kernels = iv_kernels_select(isa);
     IV_TRY(parse_numerics(s, numerics, err));
     if (s->processes && t->world == 0) IV_TRY(spread_ranks(s, t, err));
+    t->has_adapter = o->lora_rank || o->lora, t->packed = *numerics == IV_INVAR;
+    t->adapter = (iv_adapter_wish){.rank = o->lora_rank,
+                                   .alpha = o->lora_alpha,
+                                   .targets = o->lora_targets,
+                                   .root_scale = o->lora_rslora,
+                                   .seed = o->lora_seed,
+                                   .from = o->lora,
+                                   .base = o->model};
     IV_TRY(choose_device(s, *numerics, t, err));
     if (s->rank_transport && strcmp(s->rank_transport, "nccl") == 0 && !(t->cuda && s->processes))
         return iv_fail(err, IV_INVALID, "%s nccl: wanted processes of mpirun with a GPU each, found %s",

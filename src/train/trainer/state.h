@@ -63,7 +63,11 @@ struct iv_trainer {
     train_device *devices; /* [device_count]: 1 on a CPU, else local * tp GPUs, those of a data-parallel rank together;
                             * the first has o.gpu and o.model, if these are given */
     size_t device_count;
-    iv_model *model; /* the first device's */
+    iv_model *model;       /* the first device's */
+    const iv_model *named; /* whose tensors the flat buffers hold: the same, or the table of an adapter that learns */
+    iv_learned_adapter *learned; /* NULL: all weights learn */
+    const iv_adapter *live;      /* its present A and B, rounded: */
+    iv_adapters adapters;        /* the one in this table */
     size_t process_count, process;
     train_transport transport;
     size_t local, local_tp; /* data-parallel ranks of this process, tensor-parallel ranks there of each: all, or one */
@@ -165,6 +169,13 @@ iv_status iv_train_gather_chunks(iv_trainer *t, train_chunks *x, iv_error *err);
 /* ---- weights.c: master weights from and to models. */
 iv_status iv_train_weights_open(iv_trainer *t, iv_error *err);
 void iv_train_weights_close(iv_trainer *t);
+
+/* ---- adapter.c: an adapter that learns. */
+iv_status iv_train_adapter_open(iv_trainer *t, iv_error *err);
+void iv_train_adapter_close(iv_trainer *t);
+iv_status iv_train_adapter_begin(iv_trainer *t, iv_error *err);  /* the first values of the master weights */
+iv_status iv_train_adapter_follow(iv_trainer *t, iv_error *err); /* rounds them for the next pass */
+size_t iv_train_adapter_bytes(const iv_trainer *t);
 
 /* ---- totals.c */
 /* The sum of squares of the reduced gradient, the same in all processes. */

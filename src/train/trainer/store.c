@@ -3,9 +3,13 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "format/model_dir.h"
+#include "train/trainer/adapter.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const iv_flat_kind row_of[IV_TRAINING_BUFFERS] = {
     [IV_TRAINING_MASTER] = IV_FLAT_MASTER,
@@ -70,6 +74,38 @@ iv_status iv_training_export_to(const iv_training_model *m, bool overwrite, cons
     iv_status status = iv_model_dir_clear(&d, err);
     if (status == IV_OK) status = iv_model_export(m->model, &with, written, err);
     return iv_model_dir_close(&d, status, err);
+}
+
+static iv_status write_adapter(void *user, const char *dir, iv_error *err) {
+    const iv_training_model *m = user;
+    return iv_train_adapter_write(m->trainer, dir, m->model->gemm_type, NULL, err);
+}
+
+iv_training_save_options iv_training_save_of(iv_training_model *m, size_t keep) {
+    bool adapter = iv_train_has_adapter(m->trainer);
+    return (iv_training_save_options){.export = adapter ? write_adapter : iv_training_export_model,
+                                      .export_user = m,
+                                      .beside = adapter,
+                                      .keep = keep};
+}
+
+/* There, and empty or to be written over. */
+static iv_status make_dir(const char *dir, bool overwrite, iv_error *err) {
+    if (mkdir(dir, 0777) == 0) return IV_OK;
+    if (errno != EEXIST) return iv_fail(err, IV_IO, "%s: cannot make the directory: %s", dir, strerror(errno));
+    DIR *d = opendir(dir);
+    if (!d) return iv_fail(err, IV_INVALID, "%s: wanted a directory to write, found a file", dir);
+    size_t entries = 0;
+    for (const struct dirent *e; (e = readdir(d));) entries += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+    closedir(d);
+    if (!entries || overwrite) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: wanted an empty directory (or overwrite), found %zu entries", dir, entries);
+}
+
+iv_status iv_training_export_adapter(iv_trainer *t, const char *dir, bool overwrite, iv_dtype type, uint8_t digest[32],
+                                     iv_error *err) {
+    IV_TRY(make_dir(dir, overwrite, err));
+    return iv_train_adapter_write(t, dir, type, digest, err);
 }
 
 iv_status iv_training_export_model(void *user, const char *dir, iv_error *err) {

@@ -19,7 +19,17 @@ typedef struct iv_training_model {
     const iv_model *model;  /* the first rank's; all its ranks are in this process */
     const char *source;     /* the directory it came from: configuration, tokenizer and chat template are copied */
     size_t shard_bytes_max; /* of a file of weights; 0: 5,000,000,000 */
+    iv_trainer *trainer;    /* whose model it is, for iv_training_save_of */
 } iv_training_model;
+
+/* How its checkpoints are saved: with a Hugging Face model, or, if an adapter learns, with PEFT's files in the
+ * checkpoint's own directory. *m outlives the options. */
+iv_training_save_options iv_training_save_of(iv_training_model *m, size_t keep);
+
+/* Writes the adapter that learns as a directory of PEFT's: dir is made, or empty, unless `overwrite`. digest: of the
+ * adapter in that type. */
+iv_status iv_training_export_adapter(iv_trainer *t, const char *dir, bool overwrite, iv_dtype type, uint8_t digest[32],
+                                     iv_error *err);
 
 /* Writes a model to o->dir: configuration and tensors in o's type, or in the model's. */
 iv_status iv_training_export_to(const iv_training_model *m, bool overwrite, const iv_model_export_options *o,

@@ -53,11 +53,16 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
+static iv_status too_many(const iv_trainer *t, iv_error *err) {
+    return iv_fail(err, IV_LIMIT, "%s: too many weights to train", t->o.model_dir);
+}
+
 /* The model of the data-parallel rank whose first device is d. */
 static iv_status open_model(iv_trainer *t, train_device *d, iv_error *err) {
     iv_model_options o = {.has_dtype = t->o.has_dtype,
                           .dtype = t->o.dtype,
-                          .widen = true,
+                          .widen = !t->o.has_adapter,
+                          .packed = t->o.has_adapter && t->o.packed,
                           .longest = t->o.longest,
                           .ranks = t->o.tp,
                           .rank_count = t->o.tp,
@@ -68,16 +73,17 @@ static iv_status open_model(iv_trainer *t, train_device *d, iv_error *err) {
     d->model = d == t->devices ? t->o.model : NULL;
     if (!d->model) IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &d->model, err));
     for (size_t i = 1; t->o.cuda && i < t->o.tp; i++) d[i].model = d->model;
+    if (t->o.has_adapter) return iv_parameters_places(d->model) ? IV_OK : too_many(t, err);
     t->elements = iv_parameters_layout(d->model);
     if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(d->model), &t->all))
-        return iv_fail(err, IV_LIMIT, "%s: too many weights to train", t->o.model_dir);
+        return too_many(t, err);
     return IV_OK;
 }
 
 static iv_status open_models(iv_trainer *t, iv_error *err) {
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) IV_TRY(open_model(t, &t->devices[i], err));
-    t->model = t->devices[0].model;
-    return IV_OK;
+    t->named = t->model = t->devices[0].model;
+    return iv_train_adapter_open(t, err);
 }
 
 static float *zeros(const train_device *d, size_t n) { return d->flat->ops->alloc(d->flat, n); }
@@ -96,7 +102,6 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
 }
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
-    const iv_model *m = t->model;
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     t->ranks = calloc(t->local, sizeof *t->ranks);
@@ -106,8 +111,8 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     for (size_t i = 0; enough && i < t->device_count; i++) enough = allocate_rows(t, &t->devices[i], i);
     if (!enough) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
     for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
-        t->decays[b] =
-            iv_tensor_decays((size_t)iv_parameter_at(m, t->first + b * IV_PARAMETER_BLOCK)->info.ndim, t->o.decay_all);
+        t->decays[b] = iv_tensor_decays((size_t)iv_parameter_at(t->named, t->first + b * IV_PARAMETER_BLOCK)->info.ndim,
+                                        t->o.decay_all);
     return iv_train_weights_open(t, err);
 }
 
@@ -204,7 +209,10 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
                                     .recompute = t->o.recompute,
                                     .tensor_owner = r->device->model,
                                     .weights = t->o.shard_parameters ? NULL : r->device->master,
-                                    .elements = t->elements};
+                                    .elements = t->elements,
+                                    .learned = t->learned,
+                                    .adapters = &t->adapters,
+                                    .place = t->process % t->spread + i};
         IV_TRY(iv_cpu_learner_open(shard, &o, &r->learner[i], err));
     }
     return IV_OK;
@@ -249,6 +257,7 @@ void iv_train_close(iv_trainer *t) {
     if (!t) return;
     for (size_t i = 0; t->ranks && i < t->local; i++) close_rank(&t->ranks[i]);
     iv_train_weights_close(t);
+    iv_train_adapter_close(t);
     iv_train_close_devices(t);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
     iv_pool_close(t->pool);
@@ -274,7 +283,9 @@ size_t iv_train_bytes(const iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i++)
         floats += t->devices[i].master_count + t->chunks_capacity +
                   (t->devices[i].vectors ? iv_parameters_vectors(t->model, NULL) : 0);
-    for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
+    for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1)
+        if (!(t->learned && t->o.model)) bytes += t->devices[i].model->weight_bytes; /* not those of another's base */
+    bytes += iv_train_adapter_bytes(t);
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
         floats += t->ranks[i].bucket ? t->bucket_capacity : 0;
@@ -509,7 +520,7 @@ static iv_status name_the_bad(iv_trainer *t, iv_error *err) {
     float value = 0;
     IV_TRY(iv_train_find_bad(t, &at, &value, err));
     if (at == SIZE_MAX) return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
-    const iv_tensor *x = iv_parameter_at(t->model, at);
+    const iv_tensor *x = iv_parameter_at(t->named, at);
     return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f", x->info.name,
                    at - x->offset, (double)value);
 }

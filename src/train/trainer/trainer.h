@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "device/gpu.h"
+#include "model/learned_adapter.h"
 #include "model/learner.h"
 #include "model/parameters.h"
 #include "numerics/optimizer.h"
@@ -22,6 +23,9 @@ typedef struct iv_train_options {
     iv_gpu *gpu;           /* that has it, if it is a GPU's */
     void *borrowed;        /* NULL, or memory of that GPU which others use between two steps (iv_gpu_learner_options) */
     size_t borrowed_bytes;
+    bool packed;      /* with an adapter: weights stay as the files have them, where their form allows */
+    bool has_adapter; /* an adapter learns, and the model's weights do not; on a CPU, without shard_parameters */
+    iv_adapter_wish adapter;
     bool dummy; /* random weights instead of the directory's */
     uint64_t dummy_seed;
     bool has_dtype;

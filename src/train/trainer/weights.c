@@ -218,11 +218,14 @@ static iv_status write_whole(iv_trainer *t, iv_model *first, iv_error *err) {
  */
 
 iv_status iv_train_weights_open(iv_trainer *t, iv_error *err) {
+    if (t->learned) return iv_train_adapter_begin(t, err);
     if (!t->o.shard_parameters) return read_whole(t, err);
     IV_TRY(open_chunks(t, err));
     return read_sharded(t, err);
 }
 
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
+    IV_ASSERT(!t->learned || !first);
+    if (t->learned) return iv_train_adapter_follow(t, err);
     return t->o.shard_parameters ? write_sharded(t, first, err) : write_whole(t, first, err);
 }

@@ -1,0 +1,74 @@
+/* adapter.c: the adapter that a trainer's steps change. */
+#include "train/trainer/adapter.h"
+#include "base/digest.h"
+#include "format/adapter_write.h"
+#include "train/trainer/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool iv_train_has_adapter(const iv_trainer *t) { return t->learned != NULL; }
+
+iv_status iv_train_adapter_open(iv_trainer *t, iv_error *err) {
+    if (!t->o.has_adapter) return IV_OK;
+    if (t->o.shard_parameters)
+        return iv_fail(err, IV_INVALID,
+                       "shard parameters: wanted all weights to learn, found an adapter, which is small");
+    IV_TRY(iv_learned_adapter_open(t->model, &t->o.adapter, &t->learned, err));
+    t->named = t->learned->table;
+    t->elements = t->all = t->learned->elements;
+    t->adapters = (iv_adapters){.slot = &t->live, .count = 1, .rank_max = t->learned->parts.rank_max};
+    return IV_OK;
+}
+
+void iv_train_adapter_close(iv_trainer *t) {
+    iv_adapter_free((iv_adapter *)(uintptr_t)t->live);
+    iv_learned_adapter_close(t->learned);
+}
+
+iv_status iv_train_adapter_image(iv_trainer *t, iv_dtype type, iv_adapter_files *out, iv_error *err) {
+    return iv_adapter_image_make(t->learned, t->devices[0].master, type, out, err);
+}
+
+iv_status iv_train_adapter_begin(iv_trainer *t, iv_error *err) {
+    IV_TRY(iv_learned_adapter_begin(t->learned, t->devices[0].master, err));
+    return iv_train_adapter_follow(t, err);
+}
+
+iv_status iv_train_adapter_follow(iv_trainer *t, iv_error *err) {
+    iv_adapter_files image;
+    iv_adapter *new = NULL;
+    IV_TRY(iv_train_adapter_image(t, t->model->gemm_type, &image, err));
+    iv_status status = iv_adapter_make(t->model, &image, IV_ADAPTER_RANK_MAX, &new, err);
+    iv_adapter_image_close(&image);
+    IV_TRY(status);
+    iv_adapter_free((iv_adapter *)(uintptr_t)t->live);
+    t->live = new;
+    return IV_OK;
+}
+
+size_t iv_train_adapter_bytes(const iv_trainer *t) { return t->live ? t->live->bytes : 0; }
+
+json_t *iv_train_adapter_parameters(const iv_trainer *t) {
+    const iv_adapter_wish *w = &t->o.adapter;
+    char text[80];
+    if (w->from) {
+        snprintf(text, sizeof text, "sha256:");
+        iv_digest_hex(t->learned->digest, text + strlen(text));
+        return json_pack("{ss}", "digest", text);
+    }
+    snprintf(text, sizeof text, "%llu", (unsigned long long)w->seed);
+    return json_pack("{sI sf ss sb ss}", "rank", (json_int_t)w->rank, "alpha",
+                     w->alpha == 0 ? (double)w->rank : w->alpha, "targets", w->targets ? w->targets : "all-linear",
+                     "rslora", (int)w->root_scale, "seed", text);
+}
+
+iv_status iv_train_adapter_write(iv_trainer *t, const char *dir, iv_dtype type, uint8_t digest[32], iv_error *err) {
+    iv_adapter_files image;
+    IV_TRY(iv_train_adapter_image(t, type, &image, err));
+    iv_status status = iv_adapter_write(&image, dir, err);
+    if (digest) memcpy(digest, image.digest, sizeof image.digest);
+    iv_adapter_image_close(&image);
+    return status;
+}
