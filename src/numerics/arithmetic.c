@@ -28,8 +28,7 @@ iv_status iv_engine_arithmetic_parse(const char *text, iv_engine_arithmetic *out
                 return IV_OK;
             }
     return iv_fail(err, IV_INVALID,
-                   "arithmetic: wanted auto, fma32, tc16, i8, i8x2, or of these two with the floats' arithmetic, as "
-                   "i8+fma32, found '%s'",
+                   "arithmetic: wanted auto, fma32, tc16, i8 or i8x2 (i8+tc16: with that for the rest), found '%s'",
                    text);
 }
 

@@ -184,7 +184,7 @@ static void what_is_not_there(void **state) {
     o.trainable = false, o.numerics = "vanilla-blas", o.arithmetic = "i8x2";
     refused(&o, "arithmetic i8x2: OpenBLAS");
     o.numerics = "invar", o.arithmetic = "i8x3";
-    refused(&o, "i8, i8x2");
+    refused(&o, "i8 or i8x2");
     snprintf(fp8, sizeof fp8, "%s", source_path("tests/data/packed_models/qwen3_fp8_a"));
     snprintf(gguf, sizeof gguf, "%s", source_path("tests/data/packed_models/gguf_llama_q8_0_a/model.gguf"));
     snprintf(mxfp4, sizeof mxfp4, "%s", source_path("tests/data/packed_models/gpt_oss_mxfp4_a"));
