@@ -36,6 +36,15 @@ bool iv_cpu_has(const char *feature) {
 #undef IS
 }
 
+#elif defined(__aarch64__)
+
+#include <sys/auxv.h>
+
+bool iv_cpu_has(const char *feature) {
+    enum { DOT_PRODUCTS = 1 << 20 }; /* HWCAP_ASIMDDP */
+    return strcmp(feature, "dotprod") == 0 && (getauxval(AT_HWCAP) & DOT_PRODUCTS) != 0;
+}
+
 #else
 
 bool iv_cpu_has(const char *feature) {

@@ -51,7 +51,7 @@ static float rounded(iv_dtype dtype, float x) {
     }
 }
 
-/* One scale for all rows of a call, as an engine has it that quantises a batch at once. */
+/* One scale for all rows of a call, as an engine has it that quantizes a batch at once. */
 static void batch_magnitudes(const iv_compute *c, const iv_linear_args *a, uint32_t *out) {
     uint32_t most = 0;
     iv_int8_magnitudes(c, a, out);

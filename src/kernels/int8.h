@@ -30,7 +30,7 @@ bool iv_int8_shape(iv_matrix *m, int terms);
 
 iv_int8_panel iv_int8_panel_of(const iv_matrix *m, size_t p);
 
-/* Quantises rows [first, first + count), each m->k numbers of `type` from `column` of a row of `columns`, which are the
+/* Quantizes rows [first, first + count), each m->k numbers of `type` from `column` of a row of `columns`, which are the
  * whole row of the layer: its scale is theirs. The numbers are rounded to m->type before. The data must have been
  * zeroed. Callers with disjoint rows may run at once. */
 void iv_int8_put(iv_matrix *m, iv_dtype type, const void *rows, size_t columns, size_t column, size_t first,

@@ -4,6 +4,10 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile_common.h"
 #include "kernels/delta.h"
+#if defined(__aarch64__)
+#include "base/cpu.h"
+#include "kernels/cpu/arm/int8_dotprod.h"
+#endif
 #include "kernels/int8.h"
 #if defined(__x86_64__)
 #include "kernels/cpu/x86/x86.h"
@@ -22,7 +26,12 @@ iv_isa iv_isa_detect(void) { return iv_x86_isa(); }
 static void overlay(iv_kernels *k, iv_isa isa) { iv_x86_overlay(k, isa); }
 #else
 iv_isa iv_isa_detect(void) { return IV_ISA_SCALAR; }
-static void overlay(iv_kernels *k, iv_isa isa) { (void)k, (void)isa; }
+static void overlay(iv_kernels *k, iv_isa isa) {
+    (void)k, (void)isa;
+#if defined(__aarch64__)
+    if (iv_cpu_has("dotprod")) k->int8 = &iv_int8_dotprod;
+#endif
+}
 #endif
 
 static const char *const names[IV_ISA_COUNT] = {"scalar", "avx2", "avx512"};

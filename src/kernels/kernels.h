@@ -114,7 +114,7 @@ typedef struct iv_kernels {
 
     iv_tile_table tiles;
 
-    /* int8.h: the instructions, and the magnitudes from which rows are quantised; a baseline has others of these. */
+    /* int8.h: the instructions, and the magnitudes from which rows are quantized; a baseline has others of these. */
     const struct iv_int8_kernel *int8;
     void (*magnitudes)(const struct iv_compute *c, const struct iv_linear_args *args, uint32_t *out);
 

@@ -1,5 +1,5 @@
 /* smooth.h: numbers by which the columns of layers behind a norm are multiplied, and the norm's weights divided, so
- * that inputs with large channels quantise better (SmoothQuant, Xiao et al. 2022). They are powers of two: in floating
+ * that inputs with large channels quantize better (SmoothQuant, Xiao et al. 2022). They are powers of two: in floating
  * point the model stays the same to the bit, unless a number leaves the type's range. */
 #ifndef IV_MODEL_SMOOTH_H
 #define IV_MODEL_SMOOTH_H

@@ -114,7 +114,7 @@ static bool is_int8(const iv_tensor_builder *b, const iv_tensor_cut *c) {
     return b->first->terms && !c->plain && !c->wide && !c->floats;
 }
 
-/* A file's codes are taken where they have a scale an output; what is no code is quantised as it is read. */
+/* A file's codes are taken where they have a scale an output; what is no code is quantized as it is read. */
 static iv_status check_int8(const iv_tensor_builder *b, iv_tensor *t) {
     const iv_code_form *f = &t->codes;
     const char *name = b->first->terms == 1 ? "i8" : "i8x2";

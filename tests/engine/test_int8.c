@@ -196,7 +196,7 @@ static void what_is_not_there(void **state) {
     refused(&o, "found mxfp4");
 }
 
-/* Engines that quantise a batch at once have other bits in other batches; the law's have not. */
+/* Engines that quantize a batch at once have other bits in other batches; the law's have not. */
 static void control_a_scale_for_a_batch(void **state) {
     (void)state;
     for (int vanilla = 0; vanilla <= 1; vanilla++) {

@@ -11,6 +11,11 @@
 
 enum { KERNELS_MAX = 4, PARTS_MAX = 4 };
 
+#if defined(__aarch64__)
+#include "base/cpu.h"
+#include "kernels/cpu/arm/int8_dotprod.h"
+#endif
+
 static size_t all_kernels(const iv_int8_kernel **out) {
     size_t n = 0;
     out[n++] = &iv_int8_scalar;
@@ -18,6 +23,9 @@ static size_t all_kernels(const iv_int8_kernel **out) {
     if (iv_isa_detect() >= IV_ISA_AVX2) out[n++] = &iv_int8_avx2;
     if (iv_isa_detect() >= IV_ISA_AVX2 && iv_cpu_has("avxvnni")) out[n++] = &iv_int8_avxvnni;
     if (iv_isa_detect() >= IV_ISA_AVX512 && iv_cpu_has("avx512vnni")) out[n++] = &iv_int8_avx512vnni;
+#endif
+#if defined(__aarch64__)
+    if (iv_cpu_has("dotprod")) out[n++] = &iv_int8_dotprod;
 #endif
     return n;
 }
