@@ -6,7 +6,7 @@
 #include "kernels/delta.h"
 #if defined(__aarch64__)
 #include "base/cpu.h"
-#include "kernels/cpu/arm/int8_dotprod.h"
+#include "kernels/cpu/int8_dotprod.h"
 #endif
 #include "kernels/int8.h"
 #if defined(__x86_64__)

@@ -13,7 +13,7 @@ enum { KERNELS_MAX = 4, PARTS_MAX = 4 };
 
 #if defined(__aarch64__)
 #include "base/cpu.h"
-#include "kernels/cpu/arm/int8_dotprod.h"
+#include "kernels/cpu/int8_dotprod.h"
 #endif
 
 static size_t all_kernels(const iv_int8_kernel **out) {

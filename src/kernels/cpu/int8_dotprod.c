@@ -1,6 +1,6 @@
 /* int8_dotprod.c: a vector of a panel is four outputs of four k, a vector of a row sixteen k, of which each instruction
  * takes four. */
-#include "kernels/cpu/arm/int8_dotprod.h"
+#include "kernels/cpu/int8_dotprod.h"
 #include "kernels/cpu/tile_common.h"
 
 #include <arm_neon.h>
