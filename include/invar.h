@@ -95,7 +95,10 @@ typedef struct iv_engine_options {
     const char *device;      /* "cpu", "cuda", or "auto": cuda if a GPU can run it; never changes a bit */
     bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
     const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": the
-                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32). "i8", "i8x2": on a
+                              * CPU, linear layers as int8 weights and inputs, of one or two terms (NUMERICS.md, 20),
+                              * held as int8 whatever `weights` says; the rest is "auto"'s, or that of "i8+fma32" and
+                              * "i8x2+tc16" */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
     size_t threads;          /* 0: one per CPU; never changes a bit */
     size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or as many as fit KV memory if fewer */
@@ -659,6 +662,7 @@ typedef struct iv_model_info {
     uint64_t linear_layers, state_bytes, open_block_bytes;
     uint64_t adapter_bytes; /* of an adapter of rank 64 on every layer, the head and the embedding: what max_loras sets
                              * aside for each, at this max_lora_rank */
+    uint64_t int8_bytes; /* weight_bytes of arithmetic i8 or i8x2; 0: the files have packed weights of another form */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
@@ -738,10 +742,11 @@ IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_o
 /* ---- a model with fewer bits --------------------------------------------------------------------------- */
 
 typedef struct iv_quantize_options {
-    size_t size;         /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
-    const char *format;  /* "fp8", "int8", "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
-                          * "f16", "bf16", "f32" */
-    uint64_t group_size; /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
+    size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
+    const char *format;       /* "fp8", "int8", "w8a8" (int8 weights, and activations that are quantized token by token:
+                               * arithmetic       "i8"), "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
+                               * "f16", "bf16", "f32" */
+    uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
@@ -749,13 +754,16 @@ typedef struct iv_quantize_options {
     const char *method; /* "nearest", or "gptq": what each layer's rounding leaves is made up for by columns that are
                          * rounded later, with the inputs that these texts give it. The model is in memory. The same
                          * file on every machine */
-    const iv_ids *calibration; /* of gptq: the tokens of each text, 1 to the model's longest */
+    const iv_ids *calibration; /* of gptq and smooth: the tokens of each text, 1 to the model's longest */
     size_t calibration_count;
     double damping; /* of gptq: share of the mean square of a layer's inputs that is added to each; above 0 */
     bool act_order; /* of gptq: columns by falling size of their inputs, with the scales of rounding to nearest */
-    size_t threads; /* of gptq; 0: one for each CPU */
+    size_t threads; /* of gptq and smooth; 0: one for each CPU */
+    double smooth;  /* 0 to 1, of "nearest": columns of layers behind a norm are multiplied by powers of two, by which
+                     * the norm's weights are divided, as SmoothQuant has it: 1 moves all of the inputs' spread to the
+                     * weights. Below 0: none are. The model is in memory */
 } iv_quantize_options;
-/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01. */
+/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01, no smoothing. */
 IV_API void iv_quantize_options_init_sized(iv_quantize_options *options, size_t size);
 static inline void iv_quantize_options_init(iv_quantize_options *options) {
     iv_quantize_options_init_sized(options, sizeof *options);
@@ -764,8 +772,9 @@ static inline void iv_quantize_options_init(iv_quantize_options *options) {
 typedef struct iv_quantize_info {
     size_t tensors, files, quantized; /* of the copy; quantized: linear layers */
     uint64_t bytes, model_bytes;      /* of the copy's weights, and of the model's */
-    uint64_t calibration_tokens;      /* of gptq */
-    size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
+    uint64_t calibration_tokens;      /* of gptq and smooth */
+    size_t unseen;   /* of gptq: layers that no token reached (experts), which are rounded to nearest */
+    size_t smoothed; /* norms that were divided */
 } iv_quantize_info;
 
 /* Writes a model with rounded linear layers: a Hugging Face directory in compressed-tensors' form (other files as

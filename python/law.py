@@ -471,6 +471,35 @@ def short_convolution(kind, projections, conv):
     return out
 
 
+# ---- section 20: int8 products ---------------------------------------------------------------------------
+
+
+def magnitude(x):
+    """The largest |x|: NaN if there is one."""
+    return f(max(u(v) & 0x7FFFFFFF for v in x))
+
+
+def int8_codes(x, a, terms):
+    """Of a row of magnitude a: its codes as [terms] lists of integers, and its scale."""
+    if not np.isfinite(a):
+        return [[0] * len(x)] * terms, f(NAN)
+    if a < h("0x1p-100"):
+        return [[0] * len(x)] * terms, f32(0)
+    inverse = f32(127) / a
+    p = [v * inverse for v in x]
+    high = [round(Fraction(float(v))) for v in p]  # ties to even
+    low = [round(Fraction(float((v - f32(c)) * f32(254)))) for v, c in zip(p, high)]
+    return [high, low][:terms], a / f32(127 if terms == 1 else 32258)
+
+
+def int8_linear(x, terms, codes, scale):
+    """An output whose weights are int8 codes and a scale."""
+    rows, s = int8_codes(x, magnitude(x), terms)
+    sums = [f32(sum(a * b for a, b in zip(row, codes))) for row in rows]
+    t = sums[0] if terms == 1 else fma(sums[0], f32(254), sums[1])
+    return (t * s) * scale
+
+
 # ---- the cases: inputs from a formula that C shares ------------------------------------------------------
 
 
@@ -506,6 +535,19 @@ def main():
             rows = lambda x: [x[j * dim : (j + 1) * dim] for j in range(t + 1)] + [[f32(0)] * dim] * 64
             cases.append({"op": "attention", "arithmetic": arithmetic, "type": kind, "head_dim": dim, "position": t, "window": window,
                           "y": bits(attention(arithmetic, kind, q, rows(k), rows(v), t, window))})
+    for kind in ("bfloat16", "float16", "float32"):
+        for terms, k, spread, odd in ((1, 5, 0, 0), (1, 200, 3, 0), (2, 200, 0, 0), (2, 4096, 6, 0), (1, 16, 0, 0x7F800000),
+                                      (2, 16, 0, 0x7FC00000), (2, 1, 0, 0), (1, 1, 0, 0x0D000000)):
+            x = inputs(k, k, kind, spread)
+            if odd:  # a number that is not finite in the row, or one that is too small in a row of zeros
+                x = x[:3] + [f(odd)] + x[4:] if odd >= 0x7F800000 else [ROUND[kind](f(odd))]
+            y = []
+            for row in range(3):
+                w = inputs(k + 1 + row, k, kind, spread)
+                codes, scale = int8_codes(w, magnitude(w), 1)
+                y.append(int8_linear(x, terms, codes[0], scale))
+            y.append(int8_linear(x, terms, [(7 * i) % 256 - 128 for i in range(k)], f32(-0.75)))  # a file's codes
+            cases.append({"op": "int8", "arithmetic": "i8", "type": kind, "terms": terms, "k": k, "spread": spread, "odd": odd, "y": bits(y)})
     key, value, taps, count = 5, 3, 4, 68
     channels = 2 * key + value
     cut = lambda x, n: [x[i : i + n] for i in range(0, len(x), n)]

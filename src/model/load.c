@@ -34,16 +34,17 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
 /* The models of this process's other ranks, stored after the first. */
 static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
-    IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
+    IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline || o->terms, &first->tp, err));
     IV_ASSERT(o->rank_first + count <= ranks);
     first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows,
-    first->widen = o->widen, first->packed = o->packed;
+    first->widen = o->widen, first->packed = o->packed, first->terms = o->terms;
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
         m->config = first->config, m->gemm_type = first->gemm_type, m->tp = first->tp, m->rank = o->rank_first + r;
         m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen, m->packed = o->packed;
+        m->terms = o->terms;
         last = last->next = m;
     }
     return IV_OK;

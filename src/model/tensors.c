@@ -192,7 +192,8 @@ static iv_status head(iv_tensor_builder *b) {
         cuts[r] = (iv_tensor_cut){.owner = m,
                                   .matrix = &m->head,
                                   .of = {{s->vocab_first, s->vocab_first + s->vocab}},
-                                  .k = (size_t)c->hidden_size};
+                                  .k = (size_t)c->hidden_size,
+                                  .floats = true};
     }
     return iv_builder_stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }

@@ -33,6 +33,8 @@ struct iv_tensor {
     bool has_codes;           /* the file has it in a form in which a CPU may hold it: packed.h */
     bool packed;              /* some slices are packed matrices */
     iv_code_form codes;       /* where has_codes: of the file's rows */
+    bool int8;                /* some slices are int8 matrices: their values are not those written */
+    const char *stored_as;    /* the file's format where it is a packed one; else NULL */
     bool changed;             /* since the digests were made */
 };
 

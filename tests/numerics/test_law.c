@@ -2,6 +2,8 @@
  * Both generate their inputs with the same formula. */
 #include "random.h"
 #include "format/json.h"
+#include "kernels/delta.h"
+#include "kernels/int8.h"
 #include "kernels/scan.h"
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
@@ -143,10 +145,49 @@ static void run_linear(const json_t *c) {
     free(x), free(w), free(m.data);
 }
 
+/* Three outputs of weights and one of a file's codes, by the kernels of every instruction set. */
+static void run_int8(const json_t *c) {
+    enum { OUTPUTS = 4 };
+    size_t k = number(c, "k"), odd = number(c, "odd");
+    iv_dtype type = type_of(c);
+    int spread = (int)number(c, "spread");
+    float scale = -0.75f, y[OUTPUTS];
+    iv_matrix m;
+    iv_pool *pool;
+    iv_error err;
+    void *x = calloc(k, 4), *w = calloc(k, 4);
+    uint8_t *codes = malloc(k);
+    inputs((uint32_t)k, k, type, spread, x);
+    if (odd) put_type(type, x, k > 3 ? 3 : 0, iv_float((uint32_t)odd));
+    for (size_t i = 0; i < k; i++) codes[i] = (uint8_t)((7 * i) % 256 - 128);
+    assert_true(iv_matrix_shape(&m, type, OUTPUTS, k) && iv_int8_shape(&m, (int)number(c, "terms")));
+    m.data = aligned_alloc(64, iv_matrix_bytes(&m));
+    memset(m.data, 0, iv_matrix_bytes(&m));
+    for (size_t i = 0; i + 1 < OUTPUTS; i++) {
+        inputs((uint32_t)(k + 1 + i), k, type, spread, w);
+        iv_int8_put(&m, type, w, k, 0, i, 1);
+    }
+    iv_int8_put_codes(&m, codes, &scale, k, 0, OUTPUTS - 1, 1);
+    ASSERT_OK(iv_pool_open(1, &pool, &err), &err);
+    iv_compute compute = {.arithmetic = IV_FMA32, .pool = pool};
+    assert_true(iv_linear_scratch(1, k, &compute.scratch_bytes));
+    compute.scratch = aligned_alloc(64, compute.scratch_bytes);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        compute.kernels = iv_kernels_select((iv_isa)isa);
+        iv_linear(&compute,
+                  &(iv_linear_args){
+                      .weight = &m, .type = type, .x = x, .x_stride = k, .rows = 1, .out = y, .out_stride = OUTPUTS});
+        compare(c, y, OUTPUTS);
+    }
+    iv_pool_close(pool);
+    free(x), free(w), free(codes), free(m.data), free(compute.scratch);
+}
+
 static void dot_products(void **state) {
     (void)state;
     json_t *root, *cases = cases_open(&root);
     assert_int_equal(count_op(cases, "linear", run_linear), 50);
+    assert_int_equal(count_op(cases, "int8", run_int8), 24);
     json_decref(root);
 }
 
