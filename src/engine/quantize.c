@@ -198,6 +198,8 @@ static iv_status check_gguf(const char *path, const iv_quantize_options *o, iv_e
     if (is_gptq(o))
         return iv_fail(err, IV_UNSUPPORTED, "method gptq: format %s is rounded to nearest, as ggml's reference does",
                        o->format);
+    if (smooths(o))
+        return iv_fail(err, IV_UNSUPPORTED, "smooth: is of formats of a directory, found format %s", o->format);
     return IV_OK;
 }
 
