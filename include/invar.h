@@ -95,7 +95,10 @@ typedef struct iv_engine_options {
     const char *device;      /* "cpu", "cuda", or "auto": cuda if a GPU can run it; never changes a bit */
     bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
     const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": the
-                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32). "i8", "i8x2": on a
+                              * CPU, linear layers as int8 weights and inputs, of one or two terms (NUMERICS.md, 20),
+                              * held as int8 whatever `weights` says; the rest is "auto"'s, or that of "i8+fma32" and
+                              * "i8x2+tc16" */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
     size_t threads;          /* 0: one per CPU; never changes a bit */
     size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or as many as fit KV memory if fewer */
@@ -135,7 +138,8 @@ typedef struct iv_engine_options {
                                * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
                                * the free memory */
     size_t max_loras;     /* adapters that may be loaded at once (iv_engine_load_adapter); 0: none. For a CPU's engine
-                           * with numerics "invar" */
+                           * with numerics "invar". Memory for so many of max_lora_rank on all layers is left free of
+                           * the KV cache, unless kv_bytes gives its size */
     size_t max_lora_rank; /* of any module of them, 1 to 4096; 64 by default */
     size_t expert_parallel_size; /* ranks that divide the experts of a mixture. Experts are whole on a rank, and all
                                   * ranks divide them, so this is checked alone and never changes a bit: 0: not checked;
@@ -226,8 +230,8 @@ IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
  * engine has no room for adapters. IV_BUSY: max_loras are loaded, or ones that were unloaded are in use still. Other
  * errors name the file and the tensor. Under mpirun every process reads the directory. */
 IV_API iv_status iv_engine_load_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
-/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one that
- * they began with. After an error the name has what it had. */
+/* The same under a name that may be taken: requests from now on have the new adapter, those before end with the one
+ * that they began with. After an error the name has what it had. */
 IV_API iv_status iv_engine_replace_adapter(iv_engine *engine, const char *name, const char *dir, iv_error *err);
 /* Its name is free at once; requests that use it go on and end as they would. IV_NOT_FOUND: there is none. */
 IV_API iv_status iv_engine_unload_adapter(iv_engine *engine, const char *name, iv_error *err);
@@ -656,6 +660,9 @@ typedef struct iv_model_info {
     /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
      * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
     uint64_t linear_layers, state_bytes, open_block_bytes;
+    uint64_t adapter_bytes; /* of an adapter of rank 64 on every layer, the head and the embedding: what max_loras sets
+                             * aside for each, at this max_lora_rank */
+    uint64_t int8_bytes; /* weight_bytes of arithmetic i8 or i8x2; 0: the files have packed weights of another form */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
@@ -726,7 +733,9 @@ typedef struct iv_export_info {
 /* Loads a model and writes it as a new Hugging Face directory: its weights read back from the loaded form, a copy of
  * config.json (with another torch_dtype where dtype changes it), generation_config.json, tokenizer and chat template.
  * config.json comes last: without it the directory is no model. After an error a new directory is gone. IV_INVALID: the
- * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. */
+ * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. A dir that ends with .gguf is a
+ * file: one GGUF of all of it, which has no weights_digest (""); IV_UNSUPPORTED, by name: what it would not give back
+ * (docs/formats/gguf.md). */
 IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_options *options, iv_export_info *info,
                            iv_error *err);
 
@@ -734,7 +743,9 @@ IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_o
 
 typedef struct iv_quantize_options {
     size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
-    const char *format;       /* "fp8", "int8", "int4", "mxfp4", "nvfp4" */
+    const char *format;       /* "fp8", "int8", "w8a8" (int8 weights, and activations that are quantized token by token:
+                               * arithmetic       "i8"), "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
+                               * "f16", "bf16", "f32" */
     uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
@@ -743,13 +754,16 @@ typedef struct iv_quantize_options {
     const char *method; /* "nearest", or "gptq": what each layer's rounding leaves is made up for by columns that are
                          * rounded later, with the inputs that these texts give it. The model is in memory. The same
                          * file on every machine */
-    const iv_ids *calibration; /* of gptq: the tokens of each text, 1 to the model's longest */
+    const iv_ids *calibration; /* of gptq and smooth: the tokens of each text, 1 to the model's longest */
     size_t calibration_count;
     double damping; /* of gptq: share of the mean square of a layer's inputs that is added to each; above 0 */
     bool act_order; /* of gptq: columns by falling size of their inputs, with the scales of rounding to nearest */
-    size_t threads; /* of gptq; 0: one for each CPU */
+    size_t threads; /* of gptq and smooth; 0: one for each CPU */
+    double smooth;  /* 0 to 1, of "nearest": columns of layers behind a norm are multiplied by powers of two, by which
+                     * the norm's weights are divided, as SmoothQuant has it: 1 moves all of the inputs' spread to the
+                     * weights. Below 0: none are. The model is in memory */
 } iv_quantize_options;
-/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01. */
+/* Defaults: "fp8", 0, 5,000,000,000 bytes, no overwriting, "nearest", damping 0.01, no smoothing. */
 IV_API void iv_quantize_options_init_sized(iv_quantize_options *options, size_t size);
 static inline void iv_quantize_options_init(iv_quantize_options *options) {
     iv_quantize_options_init_sized(options, sizeof *options);
@@ -758,15 +772,16 @@ static inline void iv_quantize_options_init(iv_quantize_options *options) {
 typedef struct iv_quantize_info {
     size_t tensors, files, quantized; /* of the copy; quantized: linear layers */
     uint64_t bytes, model_bytes;      /* of the copy's weights, and of the model's */
-    uint64_t calibration_tokens;      /* of gptq */
-    size_t unseen; /* of gptq: layers that no token reached (experts), which are rounded to nearest */
+    uint64_t calibration_tokens;      /* of gptq and smooth */
+    size_t unseen;   /* of gptq: layers that no token reached (experts), which are rounded to nearest */
+    size_t smoothed; /* norms that were divided */
 } iv_quantize_info;
 
-/* Writes a model as a new Hugging Face directory whose linear layers are rounded, in compressed-tensors' form; the
- * other files as iv_export does. With "nearest" a few rows at a time are in memory. IV_INVALID: the model is quantized
- * already; rows do not divide into groups; the directory as in iv_export. IV_UNSUPPORTED: a format that is not written;
- * with "gptq" a layer whose inputs no product has (latent attention's kv_b_proj).
- */
+/* Writes a model with rounded linear layers: a Hugging Face directory in compressed-tensors' form (other files as
+ * iv_export does), or one GGUF, for which dir ends with .gguf. "nearest" into a directory has a few rows in memory.
+ * IV_INVALID: the model is quantized already; rows do not divide into groups; the directory as in iv_export.
+ * IV_UNSUPPORTED: a format that is not written; what a GGUF would not give back; with "gptq" formats of a GGUF, and a
+ * layer whose inputs no product has (latent attention's kv_b_proj). */
 IV_API iv_status iv_quantize(const char *model, const char *dir, const iv_quantize_options *options,
                              iv_quantize_info *info, iv_error *err);
 

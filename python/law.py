@@ -375,9 +375,9 @@ def sigmoid(x):
     return f32(1) / (f32(1) + exp(f32(0) - x))
 
 
-def convolve(weights, rows, t, channel):
+def convolve(weights, rows, t, channel, bias=f32(0)):
     """The sum of a channel's taps at row t."""
-    y = f32(0)
+    y = bias
     for j, w in enumerate(weights):
         at = t - len(weights) + 1 + j
         y = fma(w, rows[at][channel] if at >= 0 else f32(0), y)
@@ -435,6 +435,33 @@ def linear_attention(arithmetic, kind, inputs, z, b, a, conv, a_log, dt_bias, no
     return [[rounded(silu(gate) * n) for gate, n in zip(z[t], rmsnorm(o, norm, f32(1e-6)))] for t, o in enumerate(out)]
 
 
+def selective_scan(arithmetic, kind, inputs, z, dt, conv, bias, a_log, dt_bias, skip, low, norm, state_dim, head_dim):
+    """One head with a group of its own, the gate before the norm: inputs: rows of the channels C, B, x in the type; z, dt: per row."""
+    chain, rounded, zero, out, block = CHAIN[arithmetic], ROUND[kind], f32(0), [], []
+    state = [[zero] * head_dim for _ in range(state_dim)]
+    for t in range(len(inputs)):
+        channels = [silu(convolve(conv[c], inputs, t, c, bias[c])) for c in range(len(conv))]
+        c, b = ([rounded(v) for v in channels[i * state_dim : (i + 1) * state_dim]] for i in range(2))
+        x, d = channels[2 * state_dim :], softplus(dt[t] + dt_bias)
+        d = low if d < low else d
+        total = (block[-1][2] if block else zero) + d * (zero - exp(a_log))
+        block.append((b, [rounded(d * v) for v in x], total))
+        end = (len(block) - 1) // 16 * 16 + 16
+        weights = [rounded(exp(total - row[2]) * chain(zero, padded(c), padded(row[0]), kind)) for row in block] + [zero] * (end - len(block))
+        y = []
+        for j in range(head_dim):
+            updates = [row[1][j] for row in block] + [zero] * (end - len(block))
+            column = padded([rounded(row[j]) for row in state])
+            y.append(fma(skip, x[j], chain(exp(total - zero) * chain(zero, padded(c), column, kind), weights, updates, kind)))
+        out.append([rounded(v) for v in rmsnorm([silu(gate) * v for gate, v in zip(z[t], y)], norm, f32(1e-6))])
+        if len(block) == 64:
+            for i in range(state_dim):
+                decayed = [rounded(exp(total - row[2]) * row[0][i]) for row in block]
+                state[i] = [chain(exp(total - zero) * state[i][j], decayed, [row[1][j] for row in block], kind) for j in range(head_dim)]
+            block = []
+    return out
+
+
 def short_convolution(kind, projections, conv):
     """projections: rows of b, c, x."""
     rounded, n, s, out = ROUND[kind], len(conv), [], []
@@ -442,6 +469,35 @@ def short_convolution(kind, projections, conv):
         s.append([rounded(row[c] * row[2 * n + c]) for c in range(n)])
         out.append([rounded(row[n + c] * convolve(conv[c], s, t, c)) for c in range(n)])
     return out
+
+
+# ---- section 20: int8 products ---------------------------------------------------------------------------
+
+
+def magnitude(x):
+    """The largest |x|: NaN if there is one."""
+    return f(max(u(v) & 0x7FFFFFFF for v in x))
+
+
+def int8_codes(x, a, terms):
+    """Of a row of magnitude a: its codes as [terms] lists of integers, and its scale."""
+    if not np.isfinite(a):
+        return [[0] * len(x)] * terms, f(NAN)
+    if a < h("0x1p-100"):
+        return [[0] * len(x)] * terms, f32(0)
+    inverse = f32(127) / a
+    p = [v * inverse for v in x]
+    high = [round(Fraction(float(v))) for v in p]  # ties to even
+    low = [round(Fraction(float((v - f32(c)) * f32(254)))) for v, c in zip(p, high)]
+    return [high, low][:terms], a / f32(127 if terms == 1 else 32258)
+
+
+def int8_linear(x, terms, codes, scale):
+    """An output whose weights are int8 codes and a scale."""
+    rows, s = int8_codes(x, magnitude(x), terms)
+    sums = [f32(sum(a * b for a, b in zip(row, codes))) for row in rows]
+    t = sums[0] if terms == 1 else fma(sums[0], f32(254), sums[1])
+    return (t * s) * scale
 
 
 # ---- the cases: inputs from a formula that C shares ------------------------------------------------------
@@ -479,6 +535,19 @@ def main():
             rows = lambda x: [x[j * dim : (j + 1) * dim] for j in range(t + 1)] + [[f32(0)] * dim] * 64
             cases.append({"op": "attention", "arithmetic": arithmetic, "type": kind, "head_dim": dim, "position": t, "window": window,
                           "y": bits(attention(arithmetic, kind, q, rows(k), rows(v), t, window))})
+    for kind in ("bfloat16", "float16", "float32"):
+        for terms, k, spread, odd in ((1, 5, 0, 0), (1, 200, 3, 0), (2, 200, 0, 0), (2, 4096, 6, 0), (1, 16, 0, 0x7F800000),
+                                      (2, 16, 0, 0x7FC00000), (2, 1, 0, 0), (1, 1, 0, 0x0D000000)):
+            x = inputs(k, k, kind, spread)
+            if odd:  # a number that is not finite in the row, or one that is too small in a row of zeros
+                x = x[:3] + [f(odd)] + x[4:] if odd >= 0x7F800000 else [ROUND[kind](f(odd))]
+            y = []
+            for row in range(3):
+                w = inputs(k + 1 + row, k, kind, spread)
+                codes, scale = int8_codes(w, magnitude(w), 1)
+                y.append(int8_linear(x, terms, codes[0], scale))
+            y.append(int8_linear(x, terms, [(7 * i) % 256 - 128 for i in range(k)], f32(-0.75)))  # a file's codes
+            cases.append({"op": "int8", "arithmetic": "i8", "type": kind, "terms": terms, "k": k, "spread": spread, "odd": odd, "y": bits(y)})
     key, value, taps, count = 5, 3, 4, 68
     channels = 2 * key + value
     cut = lambda x, n: [x[i : i + n] for i in range(0, len(x), n)]
@@ -487,6 +556,11 @@ def main():
                              inputs(12, count), inputs(13, count), cut(inputs(14, channels * taps), taps), f32(-0.5), f32(-3.0),
                              inputs(15, value), key, value)
         cases.append({"op": "linear_attention", "arithmetic": arithmetic, "type": kind, "y": bits([v for row in y for v in row])})
+    for arithmetic, kind in runs:
+        y = selective_scan(arithmetic, kind, cut(inputs(18, count * channels, kind), channels), cut(inputs(11, count * value), value),
+                           inputs(12, count), cut(inputs(14, channels * taps), taps), inputs(19, channels), f32(-0.5), f32(-2.0), f32(0.75),
+                           f32(0.03125), inputs(15, value), key, value)
+        cases.append({"op": "selective_scan", "arithmetic": arithmetic, "type": kind, "y": bits([v for row in y for v in row])})
     for kind in ("bfloat16", "float16", "float32"):
         y = short_convolution(kind, cut(inputs(16, 8 * 3 * 5, kind), 15), cut(inputs(17, 15), 3))
         cases.append({"op": "short_convolution", "arithmetic": "fma32", "type": kind, "y": bits([v for row in y for v in row])})

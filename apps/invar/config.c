@@ -95,7 +95,7 @@ static bool has_type(const cli_flag *f, const yaml_node_t *n, const char **wante
     *wanted = number                                          ? "a number, without quotes"
               : f->kind == CLI_SWITCH                         ? "true or false"
               : f->kind == CLI_CHOICE                         ? f->choices
-              : is_list(f)                                    ? "a list or a text"
+              : is_list(f) || f->most > 1                     ? "a list or a text"
               : f->kind == CLI_MEMORY || f->kind == CLI_BYTES ? "a number of bytes, such as 1048576 or 32M"
                                                               : "a text";
     if (n->type != YAML_SCALAR_NODE || is_null(n)) return false;
@@ -133,10 +133,25 @@ static int join(reading *r, const cli_flag *f, const yaml_node_t *n, const char 
     return code;
 }
 
+static int take_value(reading *r, const cli_flag *f, const yaml_node_t *n, bool overridden, iv_error *err);
+
+/* Of a flag that may be given several times. */
+static int take_each(reading *r, const cli_flag *f, const yaml_node_t *n, bool overridden, iv_error *err) {
+    int code = CLI_OK;
+    for (const yaml_node_item_t *i = n->data.sequence.items.start; code == CLI_OK && i < n->data.sequence.items.top;
+         i++) {
+        const yaml_node_t *item = yaml_document_get_node(&r->document, *i);
+        code = check_scalar(r, f, item, err);
+        if (code == CLI_OK) code = take_value(r, f, item, overridden, err);
+    }
+    return code;
+}
+
 /* A value that the command line overrides is checked too. */
 static int take_value(reading *r, const cli_flag *f, const yaml_node_t *n, bool overridden, iv_error *err) {
     cli_value value = {.flag = f};
     const char *text = NULL;
+    if (f->most > 1 && n->type == YAML_SEQUENCE_NODE) return take_each(r, f, n, overridden, err);
     bool list = is_list(f) && n->type == YAML_SEQUENCE_NODE;
     int code = list ? join(r, f, n, &text, err) : check_scalar(r, f, n, err);
     if (code != CLI_OK || (!list && f->kind == CLI_SWITCH && is_false(n))) return code;

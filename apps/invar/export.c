@@ -13,7 +13,7 @@ static void write_json(FILE *file, const cli_args *args, const iv_export_info *i
     iv_out_kv_uint(&json, "tensors", info->tensors);
     iv_out_kv_uint(&json, "files", info->files);
     iv_out_kv_uint(&json, "bytes", info->bytes);
-    iv_out_kv_text(&json, "weights_digest", info->weights_digest);
+    if (*info->weights_digest) iv_out_kv_text(&json, "weights_digest", info->weights_digest);
     iv_out_close(&json, '}');
     fputc('\n', file);
 }
@@ -24,16 +24,19 @@ static int report(const cli_args *args, const iv_export_info *info, iv_error *er
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
         write_json(buffer.file, args, info);
-    else
-        fprintf(buffer.file, "%s: %zu tensors in %zu %s, %s\nweights %s\n", args->operands[1], info->tensors,
-                info->files, info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes),
-                info->weights_digest);
+    else {
+        fprintf(buffer.file, "%s: %zu tensors in %zu %s, %s\n", args->operands[1], info->tensors, info->files,
+                info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes));
+        if (*info->weights_digest) fprintf(buffer.file, "weights %s\n", info->weights_digest);
+    }
     return cli_buffer_out(&buffer, err);
 }
 
 int cli_export(const cli_args *args, iv_error *err) {
     char path[CLI_PATH_BYTES];
     if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
+    if (cli_has(args, "max-shard-size") && cli_is_gguf(args->operands[1]))
+        return cli_fail(err, CLI_USAGE, "--max-shard-size: a GGUF is written as one file");
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process exports alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     iv_export_options o;

@@ -17,9 +17,10 @@
 #define DEVICE_ROW                                                                                       \
     CHOICE("device", "NAME", "auto cpu cuda"), .unset = "$INVAR_DEVICE, or auto: a GPU if there is one", \
                                                .help = "where to compute; never changes a bit"
-#define ARITHMETIC_ROW                                                                               \
-    CHOICE("arithmetic", "NAME", "auto fma32 tc16"), .unset = "auto: tc16 on a GPU, fma32 on a CPU", \
-                                                     .help = "how dot products are summed; part of the fingerprint"
+#define ARITHMETIC_ROW                                                                             \
+    CHOICE("arithmetic", "NAME", "auto fma32 tc16 i8 i8x2 i8+fma32 i8+tc16 i8x2+fma32 i8x2+tc16"), \
+        .unset = "auto: tc16 on a GPU, fma32 on a CPU",                                            \
+        .help = "how dot products are summed; part of the fingerprint. i8: int8 weights and inputs in linear layers"
 #define DTYPE_ROW                                                                                \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), .unset = "auto: the checkpoint's", \
                                                               .help = "data type of the weights in memory"

@@ -82,10 +82,12 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
     iv_out_kv_uint(&json, "expanded_bytes", m->expanded_bytes);
+    iv_out_kv_uint(&json, "int8_bytes", m->int8_bytes);
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
     iv_out_kv_uint(&json, "linear_layers", m->linear_layers);
     iv_out_kv_uint(&json, "state_bytes", m->state_bytes);
     iv_out_kv_uint(&json, "open_block_bytes", m->open_block_bytes);
+    iv_out_kv_uint(&json, "adapter_bytes", m->adapter_bytes);
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
     write_context(&json, c);
@@ -129,7 +131,8 @@ static void print_files(FILE *out, const iv_model_info *m) {
             m->shards == 1 ? "file" : "files", m->stored_dtype);
     print_bytes(out, "size", m->file_bytes);
     if (m->activations_unquantized)
-        fprintf(out, "  %-18s not quantized, though the files ask for it: their weights are read\n", "activations");
+        fprintf(out, "  %-18s quantized by --arithmetic i8 and i8x2 alone, though the files ask for it\n",
+                "activations");
     if (m->index_unread) fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json is ignored\n", "read");
 }
 
@@ -168,11 +171,13 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
     if (m->expanded_bytes != m->weight_bytes) print_bytes(out, "expanded", m->expanded_bytes);
+    if (m->int8_bytes) print_bytes(out, "in i8, i8x2", m->int8_bytes);
     print_bytes(out, "cache per token", m->kv_bytes_per_token);
     if (m->linear_layers) {
         print_bytes(out, "state of a prefix", m->state_bytes);
         print_bytes(out, "per sequence", m->state_bytes + m->state_bytes / 4 + m->open_block_bytes);
     }
+    print_bytes(out, "an adapter", m->adapter_bytes);
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)
         fprintf(out, "  %-18s %llu\n", "tokens that fit", (unsigned long long)m->tokens_that_fit);

@@ -76,6 +76,7 @@ static int compare(const cli_args *args, const char *model, const char *copy, co
         iv_engine_options_init(&o);
         o.model = names[e], o.threads = cli_count(args, "threads", 0);
         o.max_num_seqs = 1, o.max_num_batched_tokens = WINDOW;
+        if (e && strcmp(cli_text(args, "format", ""), "w8a8") == 0) o.arithmetic = "i8";
         code = cli_engine_open_with(&o, args->operands[e], &engines[e], err);
     }
     if (code == CLI_OK && iv_tokenize(iv_engine_text_model(engines[0]), text, bytes, false, &ids, err) != IV_OK)
@@ -114,6 +115,7 @@ static void write_json(FILE *file, const cli_args *args, const char *method, con
     if (m->info.calibration_tokens) {
         iv_out_kv_uint(&json, "calibration_tokens", m->info.calibration_tokens);
         iv_out_kv_uint(&json, "unseen", m->info.unseen);
+        iv_out_kv_uint(&json, "smoothed_norms", m->info.smoothed);
     }
     if (m->copy.tokens) {
         iv_out_kv_uint(&json, "report_tokens", m->copy.tokens);
@@ -137,7 +139,10 @@ static void print(FILE *file, const cli_args *args, const measured *m) {
             cli_text(args, "format", "fp8"), info->files, info->files == 1 ? "file" : "files",
             cli_human_bytes((double)info->bytes, bytes), cli_human_bytes((double)info->model_bytes, model_bytes),
             100 * (double)info->bytes / (double)info->model_bytes);
-    if (info->calibration_tokens)
+    if (info->smoothed)
+        fprintf(file, "smoothed behind %zu norms, by %llu tokens\n", info->smoothed,
+                (unsigned long long)info->calibration_tokens);
+    else if (info->calibration_tokens)
         fprintf(file, "GPTQ over %llu tokens\n", (unsigned long long)info->calibration_tokens);
     if (info->unseen)
         fprintf(file, "%zu layers were reached by no token (experts): rounded to nearest\n", info->unseen);
@@ -166,8 +171,11 @@ static int write_copy(const cli_args *args, const char *path, const char *dir, c
     o.max_shard_bytes = cli_count(args, "max-shard-size", o.max_shard_bytes);
     o.overwrite = cli_has(args, "overwrite");
     o.threads = cli_count(args, "threads", 0);
-    if (calibration) {
-        o.method = "gptq", o.calibration = calibration->texts, o.calibration_count = calibration->count;
+    bool smooth = cli_has(args, "smooth");
+    if (calibration) o.calibration = calibration->texts, o.calibration_count = calibration->count;
+    if (calibration && smooth) o.smooth = strtod(cli_text(args, "smooth", ""), NULL);
+    if (calibration && !smooth) {
+        o.method = "gptq";
         o.damping = cli_has(args, "damping") ? strtod(cli_text(args, "damping", ""), NULL) : o.damping;
         o.act_order = cli_has(args, "act-order");
     }
@@ -191,12 +199,18 @@ static int read_calibration(const cli_args *args, const char *path, cli_calibrat
 }
 
 static int check_flags(const cli_args *args, bool gptq, iv_error *err) {
+    bool smooth = cli_has(args, "smooth");
     static const char *const of_gptq[] = {"calibrate", "num-calibration-samples", "max-seq-length", "damping",
                                           "act-order"};
     if (args->operand_count < 2) return cli_fail(err, CLI_USAGE, "wanted MODEL and DIR, found MODEL alone");
+    if (cli_has(args, "max-shard-size") && cli_is_gguf(args->operands[1]))
+        return cli_fail(err, CLI_USAGE, "--max-shard-size: a GGUF is written as one file");
     if (gptq && !cli_has(args, "calibrate"))
         return cli_fail(err, CLI_USAGE, "--method gptq: wanted --calibrate FILE with texts, found none");
-    for (size_t i = 0; !gptq && i < sizeof of_gptq / sizeof *of_gptq; i++)
+    if (smooth && gptq) return cli_fail(err, CLI_USAGE, "--smooth: is of --method nearest, found gptq");
+    if (smooth && !cli_has(args, "calibrate"))
+        return cli_fail(err, CLI_USAGE, "--smooth: wanted --calibrate FILE with texts, found none");
+    for (size_t i = smooth ? 3 : 0; !gptq && i < sizeof of_gptq / sizeof *of_gptq; i++)
         if (cli_has(args, of_gptq[i]))
             return cli_fail(err, CLI_USAGE, "--%s: is of --method gptq, which needs --calibrate FILE", of_gptq[i]);
     return CLI_OK;
@@ -241,18 +255,19 @@ int cli_quantize(const cli_args *args, iv_error *err) {
     cli_bytes text = {0};
     cli_calibration calibration = {0};
     measured m = {0};
-    const char *method = cli_text(args, "method", cli_has(args, "calibrate") ? "gptq" : "nearest");
-    bool gptq = strcmp(method, "gptq") == 0;
+    const char *method =
+        cli_text(args, "method", cli_has(args, "calibrate") && !cli_has(args, "smooth") ? "gptq" : "nearest");
+    bool gptq = strcmp(method, "gptq") == 0, calibrates = gptq || cli_has(args, "smooth");
     int code = check_flags(args, gptq, err);
     if (code != CLI_OK) return code;
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "text") && cli_read_file(cli_text(args, "text", ""), true, &text, err) != CLI_OK)
         return CLI_FAILED; /* before anything is written */
-    if (gptq) code = read_calibration(args, path, &calibration, err);
+    if (calibrates) code = read_calibration(args, path, &calibration, err);
     if (code == CLI_OK)
         code = run(args, path, text.data ? text.data : sample_text, text.data ? text.count : sizeof sample_text - 1,
-                   gptq ? &calibration : NULL, &m, err);
+                   calibrates ? &calibration : NULL, &m, err);
     free(text.data);
     cli_calibration_free(&calibration);
     return code == CLI_OK ? report(args, method, &m, err) : code;

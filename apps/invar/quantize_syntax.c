@@ -6,7 +6,9 @@ static const cli_flag quantize_flags[] = {
      .kind = CLI_TEXT,
      .metavar = "NAME",
      .unset = "fp8",
-     .help = "fp8, int8 (a scale a row), int4 (groups), mxfp4, nvfp4: as llm-compressor writes them"},
+     .help = "fp8, int8 (a scale a row), w8a8 (the same, and inputs), int4 (groups), mxfp4, nvfp4: a directory; q8_0, "
+             "q4_0, "
+             "q4_1, q5_0, q5_1, f16, bf16, f32: a GGUF"},
     {.name = "group-size",
      .kind = CLI_COUNT,
      .metavar = "N",
@@ -30,13 +32,13 @@ static const cli_flag quantize_flags[] = {
      .kind = CLI_CHOICE,
      .metavar = "NAME",
      .choices = "nearest gptq",
-     .unset = "gptq with --calibrate, else nearest",
+     .unset = "gptq with --calibrate and without --smooth, else nearest",
      .help = "how layers are rounded; gptq needs calibration texts and the model in memory"},
     {.name = "calibrate",
      .kind = CLI_FILE,
      .metavar = "FILE",
      .unset = "none",
-     .help = "texts of gptq: JSON lines with text, messages, ids, or prompt and completion"},
+     .help = "texts of gptq and of --smooth: JSON lines with text, messages, ids, or prompt and completion"},
     {.name = "num-calibration-samples",
      .kind = CLI_COUNT,
      .metavar = "N",
@@ -59,6 +61,13 @@ static const cli_flag quantize_flags[] = {
      .above_low = true,
      .unset = "0.01",
      .help = "gptq: share of the mean square of a layer's inputs that is added to each"},
+    {.name = "smooth",
+     .kind = CLI_REAL,
+     .metavar = "ALPHA",
+     .low = 0,
+     .high = 1,
+     .unset = "none",
+     .help = "nearest: move the spread of inputs into the weights behind a norm (SmoothQuant); needs --calibrate"},
     {.name = "act-order", .help = "gptq: columns by falling size of their inputs; scales as those of nearest"},
     {.name = "max-shard-size",
      .kind = CLI_BYTES,
@@ -82,7 +91,9 @@ static const cli_section quantize_section = {"Flags", quantize_flags};
 static const cli_example quantize_examples[] = {
     {"invar quantize ./model ./model-fp8 --format fp8", "8 bits: half the size"},
     {"invar quantize ./model ./model-int4 --format int4 --group-size 64", "4 bits, a scale for 64 weights"},
+    {"invar quantize ./model ./model-w8a8 --format w8a8 --smooth 0.5 --calibrate texts.jsonl", "int8 on both sides"},
     {"invar quantize ./model ./model-int4 --format int4 --calibrate texts.jsonl", "the same by GPTQ"},
+    {"invar quantize ./model model-q8_0.gguf --format q8_0", "a GGUF file"},
     {0}};
 
 const cli_syntax cli_quantize_syntax = {
@@ -92,10 +103,10 @@ const cli_syntax cli_quantize_syntax = {
     .operand = "MODEL",
     .second = "DIR",
     .usage = "MODEL DIR [flags]",
-    .text =
-        "Linear layers are rounded, to nearest or by GPTQ, and written as a Hugging Face directory in\n"
-        "compressed-tensors' form. Then both models read held-out text: the report has the sizes, the Kullback-Leibler "
-        "divergence\n"
-        "of the next token's distribution from the model's, and how often the likeliest token is the same.",
+    .text = "Linear layers are rounded, to nearest or by GPTQ, and written as a Hugging Face directory in\n"
+            "compressed-tensors' form, or as a GGUF file. Then both models read held-out text: the report has the "
+            "sizes, the\n"
+            "Kullback-Leibler divergence of the next token's distribution from the model's, and how often the "
+            "likeliest token is the same.",
     .sections = {&quantize_section},
     .examples = quantize_examples};

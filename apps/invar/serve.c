@@ -165,9 +165,11 @@ static bool is_reloadable(const char *name) {
 }
 
 static bool same_value(const cli_args *a, const cli_args *b, const char *name) {
-    const cli_value *x = cli_find(a, name), *y = cli_find(b, name);
-    if (!x || !y) return x == y;
-    return !x->text || strcmp(x->text, y->text) == 0;
+    for (size_t i = 0;; i++) {
+        const cli_value *x = cli_nth(a, name, i), *y = cli_nth(b, name, i);
+        if (!x || !y) return x == y;
+        if (x->text && strcmp(x->text, y->text) != 0) return false;
+    }
 }
 
 static void list_name(char *list, size_t room, const char *name) {

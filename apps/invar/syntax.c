@@ -350,6 +350,7 @@ static const cli_section export_section = {"Flags", export_flags};
 static const cli_example export_examples[] = {
     {"invar export tiny-math copy", "a copy with the same weights digest"},
     {"invar export ./model half --dtype float16 --max-shard-size 2G", "in another type, in files of 2 GiB"},
+    {"invar export ./model model.gguf", "as one GGUF file, with tokenizer and chat template"},
     {0}};
 
 const cli_syntax cli_export_syntax = {

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .async_llm import AsyncEngineArgs as AsyncEngineArgs, AsyncLLM as AsyncLLM, AsyncLLMEngine as AsyncLLMEngine
     from .audit import audit as audit
     from .llm import LLM as LLM, EngineInfo as EngineInfo
+    from .lora.request import LoRARequest as LoRARequest
     from .outputs import (
         CompletionOutput as CompletionOutput,
         Logprob as Logprob,
@@ -31,6 +32,7 @@ _MODULES = {
     "_errors": ("InvarError", "Status"),
     "async_llm": ("AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine"),
     "llm": ("EngineInfo", "LLM"),
+    "lora.request": ("LoRARequest",),
     "outputs": ("CompletionOutput", "Logprob", "RequestOutput", "ScoreOutput"),
     "params": ("GuidedDecodingParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"),
     "policy": ("Policy", "PolicyReport", "PolicySequence"),

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._adapters import Adapters, adapted
 from ._engine_args import EngineArgs
 from ._check import SEED_MAX as MASK64, token_ids
 from ._library import c_string, check, ffi, lib, new_error, text_of
 from ._request import Request
+from .lora.request import LoRARequest
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -68,6 +70,7 @@ class Engine:
         self._event, self._busy, self._error = ffi.new("iv_event *"), ffi.new("bool *"), new_error()
         self._constraints: OrderedDict[tuple[str, str, int], Any] = OrderedDict()
         self._seen: dict[bytes, int] = {}
+        self.adapters = Adapters(self.handle, args.lora_room)
         self.info = self.read_info()
 
     def read_info(self) -> EngineInfo:
@@ -136,6 +139,10 @@ class Engine:
             request.ids_data = _ids(request.prompt_ids)
         r.ids, r.id_count = request.ids_data, len(request.prompt_ids)
         r.add_special = False
+        if request.lora is not None:
+            request.adapter_digest = self.adapters.use(request.lora)
+            keep.append(c_string(request.lora.lora_name, "lora_name"))
+            r.adapter = keep[-1]
         if request.score_start is not None:
             r.score_only, r.max_tokens, r.prompt_logprobs = True, 0, request.prompt_logprobs or 0
             r.prompt_logprobs_start = request.score_start
@@ -194,6 +201,9 @@ class Engine:
             self._lib.iv_constraint_release(self._constraints.popitem(last=False)[1])
         r.compiled = compiled
 
+    def fingerprint_of(self, request: Request) -> str:
+        return adapted(self.info.fingerprint, request.adapter_digest)
+
     def cancel(self, request: Request) -> None:
         """Ends a request's answers that wait or run, at the next step."""
         for number in request.running:
@@ -245,12 +255,17 @@ class Engine:
         self._lib.iv_engine_get_stats(self.handle.pointer, stats)
         return {name: getattr(stats, name) for name, _ in ffi.typeof("iv_engine_stats").fields}
 
-    def logits(self, ids: Sequence[int]) -> Any:
+    def logits(self, ids: Sequence[int], lora: LoRARequest | None = None) -> Any:
         import numpy as np
 
         out = np.empty((len(ids), self.info.vocab_size), np.float32)
         data = ffi.from_buffer("float[]", out, require_writable=True)
-        check(self._lib.iv_engine_logits(self.handle.pointer, _ids(ids), len(ids), data, self._error), self._error)
+        name = ffi.NULL
+        if lora is not None:
+            self.adapters.use(lora)
+            name = c_string(lora.lora_name, "lora_name")
+        pointer = self.handle.pointer
+        check(self._lib.iv_engine_logits_with(pointer, name, _ids(ids), len(ids), data, self._error), self._error)
         return out
 
 

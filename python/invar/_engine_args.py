@@ -30,8 +30,9 @@ _LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_lora",
-          "enable_expert_parallel")
+_FLAGS = (
+    "enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable", "enable_lora", "enable_expert_parallel",
+)  # fmt: skip
 _SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0, "max_loras": 1, "max_lora_rank": 1}  # field: smallest
 _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,

@@ -86,6 +86,7 @@ class Handle:
 
     def __init__(self, pointer: Any, close: Any, noun: str) -> None:
         self._pointer, self._close, self._noun, self._pid = pointer, close, noun, os.getpid()
+        self._users, self._waiting = 0, None
 
     @property
     def pointer(self) -> Any:
@@ -111,6 +112,19 @@ class Handle:
     def close(self) -> None:
         pointer, self._pointer = self._pointer, None
         if pointer is not None and os.getpid() == self._pid:
+            if self._users:
+                self._waiting = pointer
+            else:
+                self._close(pointer)
+
+    def hold(self) -> None:
+        """Another object reads this one: until release() it is closed for callers alone."""
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users and self._waiting is not None:
+            pointer, self._waiting = self._waiting, None
             self._close(pointer)
 
     def __del__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ._errors import InvarError, Status
 from ._library import ffi, text_of, text_or_none
+from .lora.request import LoRARequest
 from .outputs import CompletionOutput, Logprob, LogprobDict, RequestMetrics, RequestOutput
 from .params import SamplingParams
 from .tokenizer import Tokenizer
@@ -56,9 +57,10 @@ class Request:
         score_start: int | None = None,
         score_logprobs: int = 0,
         chat: Chat | None = None,
+        lora: LoRARequest | None = None,
     ) -> None:
         self.request_id, self.prompt, self.prompt_ids, self.params = request_id, prompt, list(prompt_ids), params
-        self.chat = chat
+        self.chat, self.lora, self.adapter_digest = chat, lora, ""
         self.reasoning, self.score_start, self.vocab_size = reasoning, score_start, vocab_size
         self.prompt_logprobs = params.prompt_logprobs if score_start is None else score_logprobs
         self.seeds: list[int | None] = [None] * params.n
@@ -147,6 +149,7 @@ class Request:
             finished=finished,
             fingerprint=fingerprint,
             num_cached_tokens=self.cached,
+            lora_request=self.lora,
             metrics=self.metrics,
         )
 

@@ -18,6 +18,7 @@ from ._library import path_bytes
 from ._model import find_model
 from ._request import Chat, Request, chat_of
 from .llm import Prompt, default_params, read_prompt
+from .lora.request import LoRARequest
 from .outputs import RequestOutput
 from .params import RequestOutputKind, SamplingParams
 from .tokenizer import Message, Tokenizer, template_variables
@@ -83,11 +84,16 @@ class AsyncLLM:
     # ---- requests
 
     async def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs by sampling_params.output_kind. A slow reader gets several tokens in one output."""
         text, ids = read_prompt(prompt, self._engine.tokenizer)
-        async for output in self._stream(text, ids, sampling_params, request_id, 0):
+        async for output in self._stream(text, ids, sampling_params, request_id, 0, lora=lora_request):
             yield output
 
     async def chat(
@@ -100,6 +106,7 @@ class AsyncLLM:
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """generate() for a conversation."""
         tokenizer = self._engine.tokenizer
@@ -109,14 +116,16 @@ class AsyncLLM:
         structured = isinstance(sampling_params, SamplingParams) and sampling_params.structure is not None
         parts = chat_of(tokenizer, text, tools)
         reasoning = parts.after if structured else 0
-        async for output in self._stream(text, tokenizer.encode(text, False), sampling_params, request_id, reasoning, parts):
+        ids = tokenizer.encode(text, False)
+        async for output in self._stream(text, ids, sampling_params, request_id, reasoning, parts, lora_request):
             yield output
 
     async def _stream(
         self, text: str | None, ids: list[int], params: SamplingParams | None, request_id: str | None, reasoning: int,
-        chat: Chat | None = None,
+        chat: Chat | None = None, lora: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         self._check_open()
+        self._engine.adapters.check(lora)
         if params is not None:
             _check.instance(params, "sampling_params", SamplingParams)
         params = default_params(self._engine) if params is None else params.checked()
@@ -125,7 +134,8 @@ class AsyncLLM:
         if request_id is None:
             with self._count_lock:
                 request_id, self._count = f"invar-{self._count}", self._count + 1
-        request = Request(request_id, text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning, chat=chat)
+        size = self.info.vocab_size
+        request = Request(request_id, text, ids, params, vocab_size=size, reasoning=reasoning, chat=chat, lora=lora)
         stream = _Stream(request)
         delta = params.output_kind == RequestOutputKind.DELTA
         since = [(0, 0)] * params.n if delta else None
@@ -136,7 +146,7 @@ class AsyncLLM:
                 stream.news.clear()
                 if stream.error is not None:
                     raise stream.error
-                output = request.output(self._engine.tokenizer, self.fingerprint, since)
+                output = request.output(self._engine.tokenizer, self._engine.fingerprint_of(request), since)
                 if output.finished or params.output_kind != RequestOutputKind.FINAL_ONLY:
                     yield output
                 if output.finished:
@@ -156,6 +166,27 @@ class AsyncLLM:
 
             self._commands.put(end)
 
+    # ---- adapters
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request names it. False: it is loaded."""
+        _check.instance(lora_request, "lora_request", LoRARequest)
+        self._engine.adapters.check(lora_request)
+        added: list[bool] = []
+        await self._call(lambda: added.append(self._engine.adapters.add(lora_request)))
+        return added[0]
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """False: no adapter has this lora_int_id."""
+        removed: list[bool] = []
+        await self._call(lambda: removed.append(self._engine.adapters.remove(lora_id)))
+        return removed[0]
+
+    async def list_loras(self) -> set[int]:
+        ids: list[set[int]] = []
+        await self._call(lambda: ids.append(self._engine.adapters.ids))
+        return ids[0]
+
     # ---- weights
 
     async def update_weights(self, path: str | os.PathLike[str]) -> None:
@@ -174,6 +205,20 @@ class AsyncLLM:
                 trainer._sync(self._engine, digest)
 
         await self._call(copy)
+
+    async def sync_adapter(self, trainer: Trainer, name: str) -> str:
+        """Trainer.sync_adapter for this engine. Requests name the adapter by LoRARequest(name, id) without a path."""
+        from .trainer import Trainer
+
+        _check.instance(trainer, "trainer", Trainer)
+        digests: list[str] = []
+
+        def put() -> None:
+            with trainer._lock:
+                digests.append(trainer._sync_adapter(self._engine, name))
+
+        await self._call(put)
+        return digests[0]
 
     async def reset_prefix_cache(self) -> bool:
         await self._call(self._engine.reset_prefix_cache)

@@ -16,6 +16,7 @@ from ._errors import InvarError, Status
 from ._library import path_bytes
 from ._model import find_model
 from ._request import Chat, Request, chat_of, logprob_dict
+from .lora.request import LoRARequest
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
 from .tokenizer import Message, Tokenizer, check_talk, template_variables
@@ -203,16 +204,19 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answers in the order of the prompts. Without sampling_params the model's own defaults hold. If a request
-        fails, the others are ended and its error is raised."""
+        fails, the others are ended and its error is raised. lora_request: the adapter of all prompts, or one or None for
+        each."""
         items = prompts_of(prompts)
-        params = self._params_of(items, sampling_params)
+        params, loras = self._params_of(items, sampling_params), self._engine.adapters.check_each(lora_request, len(items))
         with self._lock:
-            requests = [self._request(*p, q) for p, q in zip(read_prompts(items, self._engine.tokenizer), params)]
+            read = zip(read_prompts(items, self._engine.tokenizer), params, loras)
+            requests = [self._request(*p, q, lora=lora) for p, q, lora in read]
             self._run(requests, use_tqdm)
-            return [r.output(self._engine.tokenizer, self.fingerprint) for r in requests]
+            return [r.output(self._engine.tokenizer, self._engine.fingerprint_of(r)) for r in requests]
 
     def chat(
         self,
@@ -224,24 +228,25 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """generate() for one conversation or several, by the model's chat template or another. The text has the marks of
         reasoning and calls; outputs also have their parts."""
         talks = talks_of(messages)
-        params = self._params_of(talks, sampling_params)
+        params, loras = self._params_of(talks, sampling_params), self._engine.adapters.check_each(lora_request, len(talks))
         tokenizer, requests = self._engine.tokenizer, []
         with self._lock:
-            for talk, p in zip(talks, params):
+            for talk, p, lora in zip(talks, params, loras):
                 text = tokenizer.apply_chat_template(
                     talk, tools, chat_template, add_generation_prompt, continue_final_message,
                     **template_variables(chat_template_kwargs),
                 )  # fmt: skip
                 parts = chat_of(tokenizer, text, tools)
                 reasoning = parts.after if p.structure and not continue_final_message else 0
-                requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning, chat=parts))
+                requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning, chat=parts, lora=lora))
             self._run(requests, use_tqdm)
-            return [r.output(tokenizer, self.fingerprint) for r in requests]
+            return [r.output(tokenizer, self._engine.fingerprint_of(r)) for r in requests]
 
     def score(
         self,
@@ -249,6 +254,7 @@ class LLM:
         completions: Prompt | Sequence[Prompt] | None = None,
         *,
         logprobs: int = 0,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[ScoreOutput]:
         """Log-probabilities of each prompt's tokens, or of each completion's after its prompt, in the bits that
@@ -260,6 +266,7 @@ class LLM:
             if len(ends) != len(items):
                 raise InvarError(Status.INVALID, f"score: wanted {len(items)} completions, found {len(ends)}")
         logprobs = _check.integer(logprobs, "score: logprobs", 0, 20, Status.LIMIT)
+        loras = self._engine.adapters.check_each(lora_request, len(items))
         with self._lock:
             requests = []
             for i, (text, ids) in enumerate(read_prompts(items, self._engine.tokenizer)):
@@ -267,7 +274,7 @@ class LLM:
                 if ends is not None:
                     start = len(ids)
                     ids = ids + read_prompt(ends[i], self._engine.tokenizer, False, f"completion {i}")[1]
-                requests.append(self._request(text, ids, SamplingParams(), 0, start, logprobs))
+                requests.append(self._request(text, ids, SamplingParams(), 0, start, logprobs, lora=loras[i]))
             self._run(requests, use_tqdm)
             return [self._scores(r, logprobs) for r in requests]
 
@@ -282,13 +289,14 @@ class LLM:
             logprobs=[None if value is None else value[0] for value in values],
             top_logprobs=top,
             start=request.score_start or 0,
-            fingerprint=self.fingerprint,
+            fingerprint=self._engine.fingerprint_of(request),
         )
 
-    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+    def logits(self, prompt: Prompt, lora_request: LoRARequest | None = None) -> NDArray[np.float32]:
         """The rows of logits after each token of a prompt: float32 [tokens, vocabulary]."""
+        lora = self._engine.adapters.check(lora_request)
         with self._lock:
-            rows: NDArray[np.float32] = self._engine.logits(read_prompt(prompt, self._engine.tokenizer)[1])
+            rows: NDArray[np.float32] = self._engine.logits(read_prompt(prompt, self._engine.tokenizer)[1], lora)
             return rows
 
     def replay(self, receipt: str | bytes | os.PathLike[str] | Receipt) -> Replay:
@@ -298,6 +306,24 @@ class LLM:
 
         with self._lock:
             return replay_on(self._engine, receipt if isinstance(receipt, Receipt) else Receipt(receipt))
+
+    # ---- adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request names it. False: it is loaded."""
+        _check.instance(lora_request, "lora_request", LoRARequest)
+        self._engine.adapters.check(lora_request)
+        with self._lock:
+            return self._engine.adapters.add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """False: no adapter has this lora_int_id."""
+        with self._lock:
+            return self._engine.adapters.remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        with self._lock:
+            return self._engine.adapters.ids
 
     # ---- weights
 
@@ -340,11 +366,12 @@ class LLM:
     def _request(
         self, text: str | None, ids: list[int], params: SamplingParams, reasoning: int = 0,
         score_start: int | None = None, logprobs: int = 0, chat: Chat | None = None,
+        lora: LoRARequest | None = None,
     ) -> Request:  # fmt: skip
         self._count += 1
         request = Request(
             str(self._count - 1), text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning,
-            score_start=score_start, score_logprobs=logprobs, chat=chat,
+            score_start=score_start, score_logprobs=logprobs, chat=chat, lora=lora,
         )  # fmt: skip
         self._engine.prepare(request)
         return request

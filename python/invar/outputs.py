@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .lora.request import LoRARequest
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -67,6 +69,7 @@ class RequestOutput:
     fingerprint: str  # of everything that may change a bit; equal fingerprint and request: equal digest
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    lora_request: LoRARequest | None = None
 
 
 @dataclass(slots=True)

@@ -174,7 +174,16 @@ def targets_of(targets: str | Items[str]) -> str:
     """As the library reads them: names between commas, or one expression."""
     if isinstance(targets, str):
         return targets
-    return ",".join(_check.text(name, f"lora_targets[{i}]") for i, name in enumerate(_check.listing(targets, "lora_targets", "names")))
+    names = _check.listing(targets, "lora_targets", "names")
+    return ",".join(_check.text(name, f"lora_targets[{i}]") for i, name in enumerate(names))
+
+
+def released_after(close: Callable[[Any], None], held: Handle) -> Callable[[Any], None]:
+    def both(pointer: Any) -> None:
+        close(pointer)
+        held.release()
+
+    return both
 
 
 def step_numbers(learning_rate: Any, max_norm: Any) -> tuple[float, float]:
@@ -249,18 +258,23 @@ class Trainer:
         if lora is not None:
             keep.append(ffi.new("char[]", path_bytes(lora, "lora")))
             o.lora = keep[-1]
-        sizes = {"dummy_seed": dummy_seed, "lora_rank": lora_rank, "lora_seed": lora_seed, "virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
+        sizes = {"dummy_seed": dummy_seed, "lora_rank": lora_rank, "lora_seed": lora_seed}
+        sizes |= {"virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
         sizes |= {"micro_batch": micro_batch, "data_parallel": data_parallel_size, "tensor_parallel": tensor_parallel_size}
         for name, size in sizes.items():
             setattr(o, name, _check.integer(size, name, 0, _check.SIZE_MAX))
-        self._base = base  # its weights are read: it is not collected before
+        close: Callable[[Any], None] = lib().iv_trainer_close
         if base is not None:
             from .llm import LLM
 
             _check.instance(base, "base", LLM)
-            o.base = base._engine.handle.pointer
+            held = base._engine.handle
+            o.base = held.pointer
+            close = released_after(close, held)
         check(lib().iv_trainer_open(o, out, err), err)
-        self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
+        if base is not None:
+            held.hold()
+        self._handle = Handle(out[0], close, "trainer")
         self._lock = threading.RLock()
         self.restore_notes = ""
 
@@ -409,7 +423,7 @@ class Trainer:
 
     def gradient(self, tensor: str, shape: tuple[int, ...] | None = None) -> NDArray[np.float32]:
         """The gradient of the mean loss, before clipping, of a tensor by its name in the checkpoint. shape: None reads
-        it there."""
+        it there; of an adapter's tensor, by its name in PEFT's file, it is given."""
         import numpy as np
 
         tensor = _check.text(tensor, "tensor")

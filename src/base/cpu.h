@@ -14,7 +14,8 @@
 #endif
 
 /* True if this CPU, and the kernel's context switch, have the feature: "avx2", "fma", "f16c", "avx512f", "avx512bw",
- * "avx512dq", "avx512vl", "avx512bf16", or "amd" for the vendor. An unknown name is false. */
+ * "avx512dq", "avx512vl", "avx512bf16", "avx512vnni", "avxvnni", "dotprod" (Arm), or "amd" for the vendor. An unknown
+ * name is false. */
 bool iv_cpu_has(const char *feature);
 
 /* Turns of a loop with iv_cpu_pause before a waiting thread sleeps (INVAR_SPINS of the build). */

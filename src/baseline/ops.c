@@ -4,6 +4,7 @@
 #include "baseline/blas.h"
 #include "baseline/widened.h"
 #include "kernels/attention.h"
+#include "kernels/int8.h"
 #include "kernels/scan.h"
 #include "kernels/linear.h"
 #include "kernels/tree_allreduce.h"
@@ -48,6 +49,14 @@ static float rounded(iv_dtype dtype, float x) {
     case IV_F16: return iv_f16_to_f32(iv_f16_from_f32(x));
     default: return x;
     }
+}
+
+/* One scale for all rows of a call, as an engine has it that quantizes a batch at once. */
+static void batch_magnitudes(const iv_compute *c, const iv_linear_args *a, uint32_t *out) {
+    uint32_t most = 0;
+    iv_int8_magnitudes(c, a, out);
+    for (size_t row = 0; row < a->rows; row++) most = out[row] > most ? out[row] : most;
+    for (size_t row = 0; row < a->rows; row++) out[row] = most;
 }
 
 /* An all-reduce in a ring, in the run's dtype. The columns of a row are cut into as many chunks as there are nodes; the
@@ -126,7 +135,8 @@ iv_status iv_baseline_open(iv_numerics numerics, const iv_kernels *kernels, size
     b->kernels = *kernels, b->numerics = numerics;
     b->kernels.linear = cut_linear;
     if (numerics != IV_BIO)
-        b->kernels.attention = cut_attention, b->kernels.allreduce = ring_allreduce, b->kernels.delta = recurrent_delta;
+        b->kernels.attention = cut_attention, b->kernels.allreduce = ring_allreduce, b->kernels.delta = recurrent_delta,
+        b->kernels.magnitudes = batch_magnitudes;
     if (numerics == IV_VANILLA_BLAS) {
         b->kernels.linear = blas_linear;
         iv_status status = iv_blas_open(threads, &b->blas, err);

@@ -19,12 +19,6 @@ static iv_status check_options(const iv_engine *e, const iv_engine_options *o, i
     if (o->max_lora_rank < 1 || o->max_lora_rank > IV_ADAPTER_RANK_MAX)
         return iv_fail(err, IV_INVALID, "max_lora_rank: wanted 1 to %d, found %zu", IV_ADAPTER_RANK_MAX,
                        o->max_lora_rank);
-    if (e->gpus[0] && iv_ranks_processes(e->ranks) > 1)
-        return iv_fail(
-            err, IV_UNSUPPORTED,
-            "max_loras: adapters run on the GPUs of one process: wanted tensor_parallel_size without mpirun, "
-            "found %zu processes",
-            iv_ranks_processes(e->ranks));
     if (e->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "max_loras: wanted numerics invar, found the baseline %s",
                        iv_numerics_name(e->numerics));
@@ -174,8 +168,10 @@ static iv_status load(iv_engine *e, const char *name, const char *dir, iv_loaded
     a->name = strdup(name), a->path = strdup(dir), a->slot = (uint32_t)slot + 1;
     if (!a->name || !a->path) return iv_fail(err, IV_NO_MEMORY, "adapter: no memory");
     IV_TRY(iv_adapter_load(e->model, dir, e->adapters.rank_max, &a->weights, err));
-    IV_TRY(iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err));
     if (e->gpu_model) IV_TRY(iv_gpu_model_load_adapter(e->gpu_model, slot, a->weights, err));
+    iv_status status = iv_ranks_load_adapter(e, slot, dir, a->weights->digest, err);
+    if (status != IV_OK && e->gpu_model) iv_gpu_model_free_adapter(e->gpu_model, slot);
+    IV_TRY(status);
     return enter(e, a, replaced, err);
 }
 

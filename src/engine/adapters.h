@@ -13,6 +13,9 @@ static inline size_t iv_adapters_slots(size_t max_loras) { return max_loras ? ma
 iv_status iv_adapters_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_adapters_close(iv_engine *e); /* after the sequences */
 
+/* adapter_room.c: what one adapter takes that has this rank on every linear layer, the head and the embedding, on all
+ * ranks together, packed. False: an overflow. */
+bool iv_adapters_room(const iv_model *plan, size_t ranks, size_t rank, size_t *bytes);
 /* An adapter that was made for this engine's model becomes `name`, in place of one of that name, whose requests keep
  * it. It then belongs to the engine, unless this fails. path: of its facts. Not under mpirun. */
 iv_status iv_adapters_put(iv_engine *e, const char *name, const char *path, iv_adapter *weights, iv_error *err);

@@ -59,18 +59,40 @@ static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_op
     return iv_gpu_peer(e->gpus, ranks, err);
 }
 
+/* What int8 products are not there for. */
+static iv_status check_int8(const iv_engine_options *o, const iv_engine *e, bool cuda, iv_error *err) {
+    const char *name = e->terms == 1 ? "i8" : "i8x2";
+    if (cuda)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic %s: runs on CPUs: wanted device auto or cpu, found cuda", name);
+    if (e->numerics == IV_VANILLA_BLAS)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "arithmetic %s: OpenBLAS has no int8 products: wanted numerics invar, bio or vanilla, found "
+                       "vanilla-blas",
+                       name);
+    if (o->max_loras)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic %s: has no adapters: wanted max_loras 0, found %zu", name,
+                       o->max_loras);
+    if (o->trainable)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "arithmetic %s: no learner has it: wanted fma32 or tc16 in an engine that is trainable", name);
+    return IV_OK;
+}
+
 iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     const char *device = o->device ? o->device : "cpu";
-    bool given, automatic = strcmp(device, "auto") == 0, cuda = strcmp(device, "cuda") == 0;
+    bool automatic = strcmp(device, "auto") == 0, cuda = strcmp(device, "cuda") == 0;
     if (!automatic && !cuda && strcmp(device, "cpu") != 0)
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
-    IV_TRY(iv_arithmetic_parse(o->arithmetic, &given, &e->arithmetic, err));
+    iv_engine_arithmetic a = {.floats = e->arithmetic};
+    IV_TRY(iv_engine_arithmetic_parse(o->arithmetic, &a, err));
+    e->arithmetic = a.floats, e->terms = m->terms = a.terms;
+    if (e->terms) IV_TRY(check_int8(o, e, cuda, err));
     IV_TRY(check_transport(o, err));
     iv_dtype type = IV_BF16; /* unused on a CPU */
     if (automatic || cuda) IV_TRY(iv_model_dtype(o->model, m, &type, err));
     bool floats = type == IV_F32;
-    if (automatic && !floats) cuda = prefers_gpu(o, e, given);
-    if (!given) e->arithmetic = iv_arithmetic_auto(cuda, type);
+    if (automatic && !floats && !e->terms) cuda = prefers_gpu(o, e, a.given);
+    if (!a.given) e->arithmetic = iv_arithmetic_auto(cuda, type);
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
                        cuda ? "tc16" : "fma32", cuda ? "cuda" : "cpu", cuda ? "fma32" : "tc16");

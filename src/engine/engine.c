@@ -164,6 +164,22 @@ static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_
     return IV_OK;
 }
 
+/* What max_loras adapters of max_lora_rank take on a CPU; those of GPUs are in their working memory. available: as
+ * above. */
+static iv_status size_adapters(const iv_engine_options *o, const iv_engine *e, const iv_model *plan, size_t available,
+                               size_t *bytes, iv_error *err) {
+    size_t one = 0;
+    *bytes = 0;
+    if (!o->max_loras || o->kv_bytes || e->gpus[0]) return IV_OK;
+    bool good = iv_adapters_room(plan, iv_ranks_size(e->ranks), o->max_lora_rank, &one) &&
+                iv_size_mul(one, o->max_loras, bytes);
+    if (good && (!available || *bytes <= available / 2)) return IV_OK;
+    return iv_fail(err, IV_LIMIT,
+                   "adapters: max_loras %zu of max_lora_rank %zu take up to %zu bytes each, there is room for %zu "
+                   "together",
+                   o->max_loras, o->max_lora_rank, one, available / 2);
+}
+
 /* Decides the longest sequence and the number of pages from headers, before anything is loaded. */
 static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages, iv_error *err) {
     iv_model plan;
@@ -178,9 +194,11 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
                                         : iv_ranks_memory_available(e->ranks);
     size_t widened = e->gpus[0] ? iv_model_widest_codes(&plan) * iv_ranks_size(e->ranks) : 0;
     available = available > widened ? available - widened : 1;
-    size_t states = 0, behind = available > plan.weight_bytes ? available - plan.weight_bytes : 1;
+    size_t states = 0, adapters = 0, behind = available > plan.weight_bytes ? available - plan.weight_bytes : 1;
     if (status == IV_OK) status = size_states(o, e, &plan, available ? behind : 0, &states, err);
-    if (available) available = available > states ? available - states : 1;
+    if (status == IV_OK)
+        status = size_adapters(o, e, &plan, available ? (behind > states ? behind - states : 1) : 0, &adapters, err);
+    if (available) available = available > states + adapters ? available - states - adapters : 1;
     size_t block = token * IV_ATTENTION_BLOCK, wish, all,
            room = kv_room(o, e->gpus[0], available, plan.weight_bytes, block, &wish);
     iv_checkpoint_close(c);

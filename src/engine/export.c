@@ -1,6 +1,7 @@
 /* export.c: invar.h's copy of a model: load, write the weights, copy the rest. */
 #include "base/cpu.h"
 #include "base/digest.h"
+#include "engine/gguf_copy.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
 #include "model/adapter_merge.h"
@@ -76,6 +77,24 @@ static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_mod
     return IV_OK;
 }
 
+static iv_status export_gguf(const char *model, const char *path, const iv_export_options *o,
+                             const iv_model_export_options *x, iv_export_info *info, iv_error *err) {
+    const iv_gguf_copy_options c = {.model = model,
+                                    .path = path,
+                                    .format = (iv_weight_format)x->dtype,
+                                    .as_held = !x->has_dtype,
+                                    .overwrite = o->overwrite,
+                                    .threads = o->threads,
+                                    .progress = o->progress,
+                                    .user = o->user};
+    iv_gguf_exported written;
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = iv_gguf_copy(&c, &written, err);
+    iv_fp_env_leave(mode);
+    if (status == IV_OK) *info = (iv_export_info){.tensors = written.tensors, .files = 1, .bytes = written.bytes};
+    return status;
+}
+
 iv_status iv_export(const char *model, const char *dir, const iv_export_options *given, iv_export_info *info,
                     iv_error *err) {
     iv_export_options options, *o = &options;
@@ -85,6 +104,10 @@ iv_status iv_export(const char *model, const char *dir, const iv_export_options 
     iv_model_dir d;
     if (!o->max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
     IV_TRY(iv_gemm_type_parse(o->dtype, &x.has_dtype, &x.dtype, err));
+    if (iv_gguf_is_asked(dir) && o->lora)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: an adapter is merged into a directory, which can be exported as GGUF after that", dir);
+    if (iv_gguf_is_asked(dir)) return export_gguf(model, dir, o, &x, info, err);
     IV_TRY(iv_model_dir_open(dir, model, o->overwrite, x.has_dtype, x.dtype, &d, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write_model(&d, o, &x, info, err);

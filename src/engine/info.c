@@ -11,7 +11,8 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     uint8_t part[32] = {0}, all[32];
     char hex[65], head[128];
     const char *maker = e->numerics == IV_INVAR ? "iv" : iv_numerics_name(e->numerics);
-    const char *arithmetic = iv_arithmetic_name(e->arithmetic), *dtype = iv_dtype_name(e->model->gemm_type);
+    const char *arithmetic = iv_engine_arithmetic_name(e->arithmetic, e->terms),
+               *dtype = iv_dtype_name(e->model->gemm_type);
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
     int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic,
@@ -66,7 +67,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
                              .dtype = iv_dtype_name(m->gemm_type),
-                             .arithmetic = iv_arithmetic_name(e->arithmetic),
+                             .arithmetic = iv_engine_arithmetic_name(e->arithmetic, e->terms),
                              .isa = iv_isa_name(e->isa),
                              .device = e->gpus[0] ? "cuda" : "cpu",
                              .gpu = e->gpus[0] ? iv_gpu_get_info(e->gpus[0])->name : "",

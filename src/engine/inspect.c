@@ -1,6 +1,7 @@
 /* inspect.c: the memory that a model needs, from its headers, or from its configuration if it has no weights. */
 #include "base/size.h"
 #include "device/memory.h"
+#include "engine/adapters.h"
 #include "engine/info.h"
 #include "format/config_fields.h"
 #include "format/generation_config.h"
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { RANK = 64 /* of an adapter that is reported: the default of max_lora_rank */ };
 
 /* The type or format of most bytes on disk. */
 static const char *stored_dtype(const iv_checkpoint *c) {
@@ -29,6 +32,21 @@ static const char *stored_dtype(const iv_checkpoint *c) {
     return best;
 }
 
+/* Bytes of weights where linear layers are int8. */
+static iv_status int8_bytes(const char *model, const iv_model_options *like, uint64_t *out, iv_error *err) {
+    iv_model_options o = *like;
+    iv_model m;
+    iv_checkpoint *c;
+    o.terms = 1, o.packed = true;
+    iv_status status = iv_model_plan(model, &o, &m, &c, err);
+    *out = status == IV_OK ? m.weight_bytes : 0;
+    if (status == IV_UNSUPPORTED) return IV_OK;
+    if (status != IV_OK) return status;
+    iv_checkpoint_close(c);
+    iv_arena_free(&m.arena);
+    return IV_OK;
+}
+
 _Static_assert(sizeof((iv_model_info *)NULL)->generation_unapplied == IV_UNAPPLIED_BYTES, "the public copy");
 
 iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err) {
@@ -41,15 +59,21 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     IV_TRY(iv_generation_config_read(model, &generation, err));
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     size_t expanded = m.weight_bytes;
+    uint64_t int8;
     iv_checkpoint_close(c);
     iv_arena_free(&m.arena);
+    IV_TRY(int8_bytes(model, &o, &int8, err));
     o.packed = true;
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
+    size_t adapter;
+    if (!iv_adapters_room(&m, 1, RANK, &adapter)) adapter = SIZE_MAX;
     *info = (iv_model_info){.expanded_bytes = expanded,
+                            .int8_bytes = int8,
                             .file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m),
+                            .adapter_bytes = adapter,
                             .linear_layers = m.state_layout.layers,
                             .state_bytes = iv_state_bytes(&m),
                             .open_block_bytes = iv_state_tail_bytes(&m),

@@ -440,19 +440,23 @@ static iv_status run_command(iv_engine *e, const void *bytes, size_t n, iv_error
     if (n == sizeof head) {
         iv_adapter_free((iv_adapter *)(uintptr_t)e->adapters.slot[head[1]]);
         e->adapters.slot[head[1]] = NULL;
+        if (e->gpu_model) iv_gpu_model_free_adapter(e->gpu_model, head[1]);
         return IV_OK;
     }
     char *dir = strndup((const char *)bytes + sizeof head, n - sizeof head);
     mine.status = dir ? iv_adapter_load(e->model, dir, e->adapters.rank_max, &a, err)
                       : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for an adapter's name");
     free(dir);
+    if (mine.status == IV_OK && e->gpu_model) mine.status = iv_gpu_model_load_adapter(e->gpu_model, head[1], a, err);
     if (mine.status != IV_OK) snprintf(mine.message, sizeof mine.message, "%.599s", err->message);
     if (a) memcpy(mine.digest, a->digest, sizeof mine.digest);
     iv_status verdict = IV_OK, status = agree_on_adapter(e, &mine, &verdict, err);
-    if (status == IV_OK && verdict == IV_OK)
+    if (status == IV_OK && verdict == IV_OK) {
         e->adapters.slot[head[1]] = a;
-    else
-        iv_adapter_free(a);
+        return status;
+    }
+    if (e->gpu_model) iv_gpu_model_free_adapter(e->gpu_model, head[1]);
+    iv_adapter_free(a);
     return status;
 }
 

@@ -90,6 +90,9 @@ iv_status iv_replace_write(iv_model *first, iv_tensor *t, size_t row, size_t row
     if (row > t->rows || rows > t->rows - row)
         return iv_fail(err, IV_INVALID, "%s: wanted rows within %zu, found %zu from %zu on", t->info.name, t->rows,
                        rows, row);
+    if (t->int8)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: is held as int8: rows can be written to engines of arithmetic fma32 or tc16", t->info.name);
     if (t->packed)
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s: is held packed: rows can be written where the engine has weights expanded", t->info.name);

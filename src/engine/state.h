@@ -83,7 +83,8 @@ struct iv_engine {
     iv_kv_pool kv;
     iv_sampler *samplers; /* one for each thread */
     iv_constraints constraints;
-    iv_arithmetic arithmetic;
+    iv_arithmetic arithmetic; /* of floats */
+    int terms;                /* of int8 products in linear layers; 0: they are floats */
     iv_numerics numerics;
     iv_baseline *baseline; /* NULL for the law, and on GPUs */
     iv_isa isa;

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/dummy_packed.h"
 #include "format/expansion.h"
 #include "format/foreign.h"
 #include "format/gguf_set.h"
@@ -35,11 +36,17 @@ struct iv_checkpoint {
     size_t count, bytes, stored_bytes;
     iv_expansion expansion; /* of packed weights: what `tensors` stand for */
     bool dummy, index_unread;
-    uint64_t seed; /* of a dummy */
+    uint64_t seed;        /* of a dummy */
+    iv_dummy_part *parts; /* of a packed dummy, by name: what its files would store */
+    size_t part_count;
 };
 
 static int by_name(const void *a, const void *b) {
     return strcmp(((const iv_tensor_info *)a)->name, ((const iv_tensor_info *)b)->name);
+}
+
+static int by_part_name(const void *a, const void *b) {
+    return strcmp(((const iv_dummy_part *)a)->info.name, ((const iv_dummy_part *)b)->info.name);
 }
 
 void iv_checkpoint_close(iv_checkpoint *c) {
@@ -266,6 +273,57 @@ iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint6
     return status;
 }
 
+/* Lists the parts of all tensors by name, and gives them their sizes. */
+static iv_status list_parts(iv_checkpoint *c, const iv_quantization *q, const iv_tensor_info *tensors, size_t count,
+                            iv_error *err) {
+    c->parts = IV_ARENA_NEW(&c->arena, count * IV_DUMMY_PARTS_MAX + 1, iv_dummy_part);
+    if (!c->parts) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for %zu tensors", count);
+    for (size_t i = 0, n; i < count; i++, c->part_count += n) {
+        iv_dummy_part *p = c->parts + c->part_count;
+        IV_TRY(iv_dummy_parts(q, &tensors[i], &c->arena, p, &n, err));
+        for (size_t k = 0; k < n; k++) {
+            iv_tensor_info *t = &p[k].info;
+            if (!iv_safetensors_shape_bytes(t->shape, t->ndim, iv_dtype_bytes(t->dtype), &t->elements, &t->bytes))
+                return iv_fail(err, IV_LIMIT, "dummy weights: tensor '%.200s' is too large", t->name);
+            t->offset = 0, t->shard = 0, t->name = iv_arena_strndup(&c->arena, t->name, strlen(t->name));
+            if (!t->name) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for names");
+        }
+    }
+    if (c->part_count > 1) qsort(c->parts, c->part_count, sizeof *c->parts, by_part_name);
+    return IV_OK;
+}
+
+static iv_status fill_packed_dummy(iv_checkpoint *c, const char *dir, iv_dtype type, const iv_tensor_info *tensors,
+                                   size_t count, iv_error *err) {
+    iv_quantization q;
+    IV_TRY(iv_quantization_read(dir, &q, err));
+    if (q.method == IV_QUANT_NONE) return fill_dummy(c, tensors, count, err);
+    iv_status status = list_parts(c, &q, tensors, count, err);
+    iv_quantization_free(&q);
+    IV_TRY(status);
+    IV_TRY(reserve_shards(c, "dummy weights", 1, err));
+    shard *s = c->shards;
+    s->path = "dummy weights", s->count = c->part_count;
+    s->tensors = IV_ARENA_NEW(&c->arena, s->count + 1, iv_tensor_info);
+    if (!s->tensors) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for %zu tensors", s->count);
+    for (size_t i = 0; i < s->count; i++) s->tensors[i] = c->parts[i].info;
+    IV_TRY(merge_shards(c, s->path, err));
+    return expand(c, dir, type, err);
+}
+
+iv_status iv_checkpoint_dummy_of(const char *dir, iv_dtype type, const iv_tensor_info *tensors, size_t count,
+                                 uint64_t seed, iv_checkpoint **out, iv_error *err) {
+    iv_checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
+    c->dummy = true, c->seed = seed;
+    iv_status status = fill_packed_dummy(c, dir, type, tensors, count, err);
+    if (status == IV_OK)
+        *out = c;
+    else
+        iv_checkpoint_close(c);
+    return status;
+}
+
 bool iv_checkpoint_index_unread(const iv_checkpoint *c) { return c->index_unread; }
 size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
 size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
@@ -301,6 +359,13 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) 
 static iv_status read_stored(void *user, const iv_tensor_info *t, void *dst, size_t offset, size_t n, iv_error *err) {
     const iv_checkpoint *c = user;
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
+    if (c->parts) {
+        const iv_dummy_part key = {.info = {.name = t->name}};
+        const iv_dummy_part *p = bsearch(&key, c->parts, c->part_count, sizeof key, by_part_name);
+        IV_ASSERT(p);
+        iv_dummy_part_fill(c->seed, p, dst, offset, n);
+        return IV_OK;
+    }
     const char *path = iv_checkpoint_path(c, t);
     if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
     return iv_error_prefix(err, "tensor '%.200s'", t->name);
@@ -309,7 +374,7 @@ static iv_status read_stored(void *user, const iv_tensor_info *t, void *dst, siz
 iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
                              iv_error *err) {
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
-    if (c->dummy) {
+    if (c->dummy && !c->parts) {
         iv_dummy_fill(c->seed, t, dst, offset, n);
         return IV_OK;
     }

@@ -31,6 +31,11 @@ bool iv_checkpoint_has_safetensors(const char *dir);
 iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint64_t seed, iv_checkpoint **out,
                               iv_error *err);
 
+/* The same as the quantization_config of `dir` stores them (dummy_packed.h), with packed weights expanded to `type`, as
+ * iv_checkpoint_open_as lists them. Without a quantization_config the tensors are plain. */
+iv_status iv_checkpoint_dummy_of(const char *dir, iv_dtype type, const iv_tensor_info *tensors, size_t count,
+                                 uint64_t seed, iv_checkpoint **out, iv_error *err);
+
 void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
 
 /* Whether an index exists too and was ignored: other programs might read its shards instead. */

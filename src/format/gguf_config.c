@@ -32,6 +32,13 @@ static const struct setting {
                {"expert_shared_count", 0},   {"attention.clamp_kqv", 0},     {"attention.sliding_window", 0},
                {"use_parallel_residual", 0}, {"attention.max_alibi_bias", 0}};
 
+const char *iv_gguf_arch_of(const char *model_type) {
+    if (strcmp(model_type, mixtral.model_type) == 0 || strcmp(model_type, "mistral") == 0) return mixtral.name;
+    for (size_t i = 0; i < ARCHS; i++)
+        if (strcmp(model_type, archs[i].model_type) == 0) return archs[i].name;
+    return NULL;
+}
+
 typedef struct reader {
     const iv_gguf_set *s;
     const char *path;

@@ -109,6 +109,10 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const iv_gguf_tensor *)a)->info.name, ((const iv_gguf_tensor *)b)->info.name);
 }
 
+void iv_gguf_sort(iv_gguf *g) {
+    if (g->tensor_count > 1) qsort(g->tensors, g->tensor_count, sizeof *g->tensors, by_name);
+}
+
 static iv_status join(iv_gguf_set *s, const iv_gguf *of, iv_error *err) {
     size_t total = 0;
     for (size_t i = 0; i < s->count; i++) total += of[i].tensor_count;
@@ -123,7 +127,7 @@ static iv_status join(iv_gguf_set *s, const iv_gguf *of, iv_error *err) {
             s->g.tensors[s->g.tensor_count] = of[i].tensors[k];
             s->g.tensors[s->g.tensor_count++].info.shard = (int)i;
         }
-    if (total > 1) qsort(s->g.tensors, total, sizeof *s->g.tensors, by_name);
+    iv_gguf_sort(&s->g);
     for (size_t i = 1; i < total; i++)
         if (by_name(&s->g.tensors[i - 1], &s->g.tensors[i]) == 0)
             return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s' is there twice", s->paths[0],

@@ -60,6 +60,43 @@ static bool split(bool gemma, const char *name, long *layer, const char **middle
     return *middle != NULL;
 }
 
+static const char *look_back(const renamed *table, size_t count, const char *name, size_t n) {
+    for (size_t i = 0; i < count; i++)
+        if (strlen(table[i].to) == n && memcmp(table[i].to, name, n) == 0) return table[i].from;
+    return NULL;
+}
+
+/* With an expert's number as in the table; *expert: it, or -1. */
+static size_t without_expert(const char *name, size_t n, char *out, size_t room, long *expert) {
+    static const char mark[] = "mlp.experts.";
+    size_t head = sizeof mark - 1;
+    char *end;
+    *expert = -1;
+    if (n <= head || memcmp(name, mark, head) != 0 || name[head] < '0' || name[head] > '9')
+        return (size_t)snprintf(out, room, "%.*s", (int)n, name);
+    *expert = strtol(name + head, &end, 10);
+    return (size_t)snprintf(out, room, "%s%%zu%.*s", mark, (int)(n - (size_t)(end - name)), end);
+}
+
+bool iv_gguf_name_of(bool gemma, const char *name, char *out, long *expert) {
+    static const char layers[] = "model.layers.";
+    const char *ending = strrchr(name, '.'), *middle = NULL;
+    char inside[IV_GGUF_NAME_BYTES], *rest;
+    *expert = -1;
+    if (!ending) return false;
+    if (strncmp(name, layers, sizeof layers - 1) != 0) {
+        middle = look_back(outer, sizeof outer / sizeof *outer, name, (size_t)(ending - name));
+        return middle && snprintf(out, IV_GGUF_NAME_BYTES, "%s%s", middle, ending) < IV_GGUF_NAME_BYTES;
+    }
+    long layer = strtol(name + sizeof layers - 1, &rest, 10);
+    if (*rest != '.' || ending <= rest) return false;
+    size_t n = without_expert(rest + 1, (size_t)(ending - rest - 1), inside, sizeof inside, expert);
+    if (n >= sizeof inside) return false;
+    if (gemma) middle = look_back(of_gemma, sizeof of_gemma / sizeof *of_gemma, inside, n);
+    if (!middle) middle = look_back(inner, sizeof inner / sizeof *inner, inside, n);
+    return middle && snprintf(out, IV_GGUF_NAME_BYTES, "blk.%ld.%s%s", layer, middle, ending) < IV_GGUF_NAME_BYTES;
+}
+
 typedef struct expanding {
     const iv_gguf_set *s;
     iv_dtype type;

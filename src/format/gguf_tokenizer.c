@@ -4,11 +4,12 @@
 #include "base/size.h"
 #include "format/gguf_set.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Kinds of tokens in tokenizer.ggml.token_type. */
-enum { TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4 };
+enum { TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
 
 #define SPLIT_LLAMA3                                                           \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| " \
@@ -99,10 +100,18 @@ static void out_added(const vocabulary *v, iv_json_out *o) {
     iv_out_close(o, ']');
 }
 
+/* What llama.cpp's converter puts where a vocabulary has rows without a token. */
+static bool is_padding(const vocabulary *v, size_t id) {
+    char text[32];
+    snprintf(text, sizeof text, "[PAD%zu]", id);
+    return type_of(v, id) == TOKEN_UNUSED && spells(v->text[id], text);
+}
+
 /* Added tokens too, as in published files: other programs take their ids from here. */
 static void out_vocabulary(const vocabulary *v, iv_json_out *o) {
     iv_out_kv_open(o, "vocab", '{');
     for (size_t i = 0; i < v->tokens->count; i++) {
+        if (is_padding(v, i)) continue;
         iv_out_string(o, v->text[i].data, v->text[i].len);
         o->comma = false;
         if (!iv_buf_puts(o->buf, ":")) o->failed = true;
@@ -188,6 +197,26 @@ static iv_status find_pre(const vocabulary *v, const pre **out) {
     return iv_fail(v->err, IV_UNSUPPORTED,
                    "%s: tokenizer.ggml.pre: wanted smollm, qwen2, llama-bpe, gpt-2 or default, found '%.*s'", v->path,
                    (int)iv_size_min(s.len, 60), s.data);
+}
+
+static bool is_split(const iv_pretokenizer_spec *s, const pre *p) {
+    if (p->digits) return s->kind == IV_PRETOKENIZE_DIGITS && s->behavior == IV_MATCH_ISOLATED;
+    return s->kind == IV_PRETOKENIZE_SPLIT && s->behavior == IV_MATCH_ISOLATED && !s->invert && s->pattern.regex &&
+           spells(s->pattern.text, p->split);
+}
+
+const char *iv_gguf_pre_of(const iv_tokenizer_json *t) {
+    for (size_t i = 0; i < PRES; i++) {
+        const pre *p = &pres[i];
+        size_t splits = p->digits || p->split ? 1 : 0;
+        if (t->pretokenizer_count != splits + 1 || (splits && !is_split(&t->pretokenizers[0], p))) continue;
+        const iv_pretokenizer_spec *bytes = &t->pretokenizers[splits];
+        bool nfc = t->normalizer_count == 1 && t->normalizers[0].kind == IV_NORMALIZE_NFC;
+        if (bytes->kind == IV_PRETOKENIZE_BYTE_LEVEL && !bytes->add_prefix_space && bytes->use_regex == !p->split &&
+            t->ignore_merges == p->ignore_merges && (p->nfc ? nfc : t->normalizer_count == 0))
+            return p->name;
+    }
+    return NULL;
 }
 
 static iv_status out_gpt2(const vocabulary *v, iv_json_out *o) {

@@ -50,6 +50,10 @@ void iv_quantization_free(iv_quantization *q);
 /* A tensor of the file by name; NULL: there is none. */
 typedef const iv_tensor_info *iv_quant_find(const void *user, const char *name);
 
+/* The group of a module, whose name has n bytes; NULL: it is left out. */
+iv_status iv_quantization_group_of(const iv_quantization *q, const char *module, size_t n, const iv_quant_group **out,
+                                   iv_error *err);
+
 /* What a tensor of the file is. */
 typedef enum iv_quant_role {
     IV_ROLE_PLAIN,    /* as without quantization */

@@ -57,18 +57,32 @@ static bool has_class(const json_t *list) {
     return false;
 }
 
-/* The group that names the module, else the first one for its class. */
-static iv_status find_group(const iv_quantization *q, const char *module, const iv_quant_group **out, iv_error *err) {
+/* The group that names the module, else the first one for its class; NULL: there is none, or it is to be left out. */
+static iv_status look_up_group(const iv_quantization *q, const char *module, bool *ignored, const iv_quant_group **out,
+                               iv_error *err) {
     bool named = false;
-    IV_TRY(names_module(q->ignore, module, &named, err));
-    if (named)
-        return iv_fail(err, IV_FORMAT, "%s: is not to be quantized by quantization_config, but its weight is", module);
     *out = NULL;
-    for (size_t i = 0; i < q->group_count; i++) {
+    IV_TRY(names_module(q->ignore, module, ignored, err));
+    for (size_t i = 0; !*ignored && !named && i < q->group_count; i++) {
         IV_TRY(names_module(q->groups[i].targets, module, &named, err));
         if (named || (!*out && has_class(q->groups[i].targets))) *out = &q->groups[i];
-        if (named) return IV_OK;
     }
+    return IV_OK;
+}
+
+iv_status iv_quantization_group_of(const iv_quantization *q, const char *module, size_t n, const iv_quant_group **out,
+                                   iv_error *err) {
+    char name[IV_TENSOR_NAME_BYTES_MAX + 1];
+    bool ignored;
+    snprintf(name, sizeof name, "%.*s", (int)n, module);
+    return look_up_group(q, name, &ignored, out, err);
+}
+
+static iv_status find_group(const iv_quantization *q, const char *module, const iv_quant_group **out, iv_error *err) {
+    bool ignored;
+    IV_TRY(look_up_group(q, module, &ignored, out, err));
+    if (ignored)
+        return iv_fail(err, IV_FORMAT, "%s: is not to be quantized by quantization_config, but its weight is", module);
     if (*out) return IV_OK;
     return iv_fail(err, IV_FORMAT, "%s: its weight is quantized, but no group of quantization_config has it", module);
 }

@@ -13,11 +13,12 @@
 enum { PIECE_BYTES = 1 << 22 };
 
 static const iv_quantize_scheme schemes[] = {
-    {"fp8", IV_WEIGHT_FP8, 0, false, "float-quantized", "float", "channel", 8},
-    {"int8", IV_WEIGHT_INT8, 0, false, "int-quantized", "int", "channel", 8},
-    {"int4", IV_WEIGHT_PACK4, 128, true, "pack-quantized", "int", "group", 4},
-    {"mxfp4", IV_WEIGHT_MXFP4, 32, false, "mxfp4-pack-quantized", "float", "group", 4},
-    {"nvfp4", IV_WEIGHT_NVFP4, 16, false, "nvfp4-pack-quantized", "float", "tensor_group", 4}};
+    {"fp8", IV_WEIGHT_FP8, 0, false, "float-quantized", "float", "channel", 8, false},
+    {"int8", IV_WEIGHT_INT8, 0, false, "int-quantized", "int", "channel", 8, false},
+    {"w8a8", IV_WEIGHT_INT8, 0, false, "int-quantized", "int", "channel", 8, true},
+    {"int4", IV_WEIGHT_PACK4, 128, true, "pack-quantized", "int", "group", 4, false},
+    {"mxfp4", IV_WEIGHT_MXFP4, 32, false, "mxfp4-pack-quantized", "float", "group", 4, false},
+    {"nvfp4", IV_WEIGHT_NVFP4, 16, false, "nvfp4-pack-quantized", "float", "tensor_group", 4, false}};
 
 const iv_quantize_scheme *iv_quantize_scheme_of(const char *name) {
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
@@ -158,6 +159,15 @@ float iv_quantize_global(iv_weight_format format, float largest) {
     return isfinite(global) ? global : 0x1p100f;
 }
 
+/* Rows of a layer as floats, with the factors of its columns. */
+static iv_status read_layer(const writing *w, const part *p, size_t first, size_t rows, float *out, iv_error *err) {
+    size_t k = (size_t)p->from->shape[1];
+    const float *by = w->job->factors ? w->job->factors[p->layer].columns : NULL;
+    IV_TRY(iv_quantize_read(w->job->from, p->from, first, rows, out, err));
+    for (size_t i = 0; by && i < rows * k; i++) out[i] *= by[i % k];
+    return IV_OK;
+}
+
 static iv_status find_global(writing *w, const part *p, float *out, iv_error *err) {
     size_t rows = (size_t)p->from->shape[0], columns = (size_t)p->from->shape[1], step;
     float largest = 0;
@@ -168,7 +178,7 @@ static iv_status find_global(writing *w, const part *p, float *out, iv_error *er
     iv_status status = x ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", p->from->name);
     for (size_t r = 0, n; status == IV_OK && r < rows; r += n) {
         n = iv_size_min(step, rows - r);
-        status = iv_quantize_read(w->job->from, p->from, r, n, x, err);
+        status = read_layer(w, p, r, n, x, err);
         for (size_t i = 0; status == IV_OK && i < n * columns; i++) largest = fmaxf(largest, fabsf(x[i]));
     }
     free(x);
@@ -219,7 +229,7 @@ static iv_status quantize_rows(writing *w, const part *p, size_t first, size_t r
     uint8_t *codes = malloc(columns);
     iv_status status = x && codes ? find_global(w, p, &global, err)
                                   : iv_fail(err, IV_NO_MEMORY, "%s: no memory to quantize it", p->from->name);
-    if (status == IV_OK) status = iv_quantize_read(w->job->from, p->from, first, rows, x, err);
+    if (status == IV_OK) status = read_layer(w, p, first, rows, x, err);
     for (size_t r = 0; status == IV_OK && r < rows; r++, out += row) {
         for (size_t k = 0; k < columns; k += group) {
             const float *from = x + r * columns + k;
@@ -235,13 +245,40 @@ static iv_status quantize_rows(writing *w, const part *p, size_t first, size_t r
     return status;
 }
 
+static void put_number(iv_dtype type, unsigned char *out, size_t i, float x) {
+    uint16_t half = type == IV_F16 ? iv_f16_from_f32(x) : iv_bf16_from_f32(x);
+    if (type == IV_F32)
+        memcpy(out + i * sizeof x, &x, sizeof x);
+    else
+        memcpy(out + i * sizeof half, &half, sizeof half);
+}
+
+/* A tensor that stays: elements [first, first + n), with its factors. */
+static iv_status scale_plain(const writing *w, const part *p, size_t first, size_t n, unsigned char *out,
+                             iv_error *err) {
+    const iv_quantize_factors *f = &w->job->factors[p->layer];
+    size_t k = (size_t)p->from->shape[p->from->ndim - 1];
+    for (size_t i = 0; i < n; i++) {
+        float x = iv_element(p->from->dtype, out, i), by = (f->columns ? f->columns : f->norm)[(first + i) % k];
+        float y = f->columns ? x * by : f->offset ? (1.0f + x) / by - 1.0f : x / by;
+        put_number(p->from->dtype, out, i, y);
+        if (!isfinite(iv_element(p->from->dtype, out, i)))
+            return iv_fail(err, IV_LIMIT, "%s: element %zu is too large after smoothing", p->from->name, first + i);
+    }
+    return IV_OK;
+}
+
 static iv_status give(void *user, size_t index, size_t first, size_t rows, void *out, iv_error *err) {
     writing *w = user;
     const part *p = &w->parts[index];
     switch (p->kind) {
     case PART_PLAIN: {
         size_t row = p->from->ndim ? p->from->bytes / (size_t)p->from->shape[0] : p->from->bytes;
-        return iv_checkpoint_read(w->job->from, p->from, out, first * row, rows * row, err);
+        IV_TRY(iv_checkpoint_read(w->job->from, p->from, out, first * row, rows * row, err));
+        const iv_quantize_factors *f = w->job->factors ? &w->job->factors[p->layer] : NULL;
+        size_t width = iv_dtype_bytes(p->from->dtype);
+        return f && (f->columns || f->norm) ? scale_plain(w, p, first * row / width, rows * row / width, out, err)
+                                            : IV_OK;
     }
     case PART_GLOBAL: {
         float global;
@@ -278,13 +315,17 @@ static json_t *ignored(const writing *w) {
 static json_t *description(const writing *w) {
     const iv_quantize_scheme *s = w->job->scheme;
     json_t *group = w->group ? json_integer((json_int_t)w->group) : json_null();
+    json_t *activations =
+        s->activations ? json_pack("{s:i, s:s, s:s, s:n, s:b, s:b, s:n, s:n}", "num_bits", 8, "type", "int", "strategy",
+                                   "token", "group_size", "symmetric", 1, "dynamic", 1, "observer", "actorder")
+                       : json_null();
     return json_pack(
-        "{s:s, s:s, s:s, s:n, s:o, s:{s:{s:[s], s:s, s:n, s:n, s:{s:i, s:s, s:s, s:o, s:b, s:b, s:s, s:s?}}}}",
+        "{s:s, s:s, s:s, s:n, s:o, s:{s:{s:[s], s:s, s:o, s:n, s:{s:i, s:s, s:s, s:o, s:b, s:b, s:s, s:s?}}}}",
         "quant_method", "compressed-tensors", "format", s->published, "quantization_status", "compressed",
         "kv_cache_scheme", "ignore", ignored(w), "config_groups", "group_0", "targets", "Linear", "format",
-        s->published, "input_activations", "output_activations", "weights", "num_bits", s->bits, "type", s->type,
-        "strategy", s->strategy, "group_size", group, "symmetric", 1, "dynamic", 0, "observer", "minmax", "actorder",
-        w->job->order);
+        s->published, "input_activations", activations, "output_activations", "weights", "num_bits", s->bits, "type",
+        s->type, "strategy", s->strategy, "group_size", group, "symmetric", 1, "dynamic", 0, "observer", "minmax",
+        "actorder", w->job->order);
 }
 
 /* The rest of the text stays byte by byte. */

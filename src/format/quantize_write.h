@@ -14,6 +14,7 @@ typedef struct iv_quantize_scheme {
     const char *published; /* compressed-tensors' format, type of numbers and strategy */
     const char *type, *strategy;
     int bits;
+    bool activations; /* of 8 bits, token by token, by whoever reads it */
 } iv_quantize_scheme;
 
 /* NULL: there is none of that name. */
@@ -44,12 +45,20 @@ typedef struct iv_quantized_layer {
     float *scales;
 } iv_quantized_layer;
 
+/* What a tensor is multiplied by before it is rounded, or written as it is: its columns by these numbers (NULL: by
+ * none), or a norm's weights divided by them. offset: a norm multiplies by its weights plus 1. */
+typedef struct iv_quantize_factors {
+    const float *columns, *norm;
+    bool offset;
+} iv_quantize_factors;
+
 typedef struct iv_quantize_job {
     const iv_checkpoint *from; /* none of its tensors is packed */
     const iv_quantize_scheme *scheme;
-    size_t group;                      /* 0: the scheme's */
-    const iv_quantized_layer *rounded; /* [tensors of the checkpoint], or NULL: all are rounded to nearest */
-    const char *order;                 /* of columns, as compressed-tensors names it; NULL: that of the file */
+    size_t group;                       /* 0: the scheme's */
+    const iv_quantized_layer *rounded;  /* [tensors of the checkpoint], or NULL: all are rounded to nearest */
+    const iv_quantize_factors *factors; /* [tensors of the checkpoint], or NULL */
+    const char *order;                  /* of columns, as compressed-tensors names it; NULL: that of the file */
     const char *dir;
     size_t shard_bytes_max;
     iv_checkpoint_progress *progress; /* may be NULL */

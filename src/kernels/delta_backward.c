@@ -1,6 +1,6 @@
 /* delta_backward.c: the delta rule's gradients for one key head's value heads of one sequence, block by block from the
  * last. Everything that is a product is a chain of a tile kernel; within 16 rows the gradients of updates come row by
- * row, the last one first. */
+ * row, the last one first. A scan has none of the products of keys with updates' gradients, which need no order. */
 #include "kernels/delta_backward.h"
 #include "base/carve.h"
 #include "base/size.h"
@@ -183,10 +183,12 @@ static void weigh(const job *j) {
         j->c->kernels->decays(j->total[t], j->total, t + 1, factor);
         for (size_t i = 0; i <= t; i++) {
             query[i] = factor[i] * *at(j->s.query_scores, t, i);
-            key[i] = 0.0f - factor[i] * *at(j->s.key_scores, t, i);
+            if (!j->l->scan) key[i] = 0.0f - factor[i] * *at(j->s.key_scores, t, i);
         }
+        put_pairs(j, query, t, NULL, j->s.p.query);
+        if (j->l->scan) continue;
         key[t] = 0.0f;
-        put_pairs(j, query, t, NULL, j->s.p.query), put_pairs(j, key, t, NULL, j->s.p.key);
+        put_pairs(j, key, t, NULL, j->s.p.key);
     }
 }
 
@@ -197,15 +199,21 @@ static void weigh_gradients(const job *j, const char *dout) {
     size_t square = B * B * j->width;
     memset(j->s.dout_scores, 0, 2 * B * C * sizeof(float)), memset(j->s.dv_scores, 0, 2 * B * C * sizeof(float));
     chains(j, dout, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.update_rows, 0, j->s.dout_scores, B);
-    chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.update_rows, 0, j->s.dv_scores, B);
+    if (!l->scan) chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.update_rows, 0, j->s.dv_scores, B);
     memset(p->dout_turned, 0, square), memset(p->dv_both, 0, square), memset(p->sums_turned, 0, square);
     for (size_t t = 0; t < j->rows; t++) {
         float factor[B], out[B], dv[B], sums[B];
         j->c->kernels->decays(j->total[t], j->total, t + 1, factor);
         for (size_t i = 0; i <= t; i++) {
             float o = *at(j->s.dout_scores, t, i), v = *at(j->s.dv_scores, t, i);
-            out[i] = factor[i] * o, dv[i] = 0.0f - factor[i] * v;
-            sums[i] = iv_element(l->type, p->query, i * B + t) * o + iv_element(l->type, p->key, i * B + t) * v;
+            out[i] = factor[i] * o, sums[i] = iv_element(l->type, p->query, i * B + t) * o;
+            if (l->scan) continue;
+            dv[i] = 0.0f - factor[i] * v, sums[i] = sums[i] + iv_element(l->type, p->key, i * B + t) * v;
+        }
+        if (l->scan) {
+            sums[t] = 0.0f;
+            put_pairs(j, out, t, p->dout, p->dout_turned), put_pairs(j, sums, t, p->sums, p->sums_turned);
+            continue;
         }
         dv[t] = sums[t] = 0.0f;
         put_pairs(j, out, t, p->dout, p->dout_turned), put_pairs(j, sums, t, p->sums, p->sums_turned);
@@ -218,15 +226,16 @@ static void weigh_gradients(const job *j, const char *dout) {
 
 /* ---- gradients of updates -------------------------------------------------------------------------------- */
 
-/* From a row's complete du: dv, and the gradient of beta's logit. */
+/* From a row's complete du: dv, and the gradient of beta's logit. Of a scan du itself is kept. */
 static void update_row(job *j, size_t head, size_t t, const char *updates) {
     const iv_delta_layout *l = j->l;
     float *dx = j->a->dx + (j->row + t) * l->width, *dv = dx + 2 * l->keys + head * l->value_dim;
     float beta = j->a->forward->kept->gates[(j->row + t) * 3 * l->value_heads + head], du[DIM_MAX], update[DIM_MAX];
     for (size_t i = 0; i < l->value_dim; i++) {
-        du[i] = *at(j->s.du, t, i) + 0.0f, dv[i] = iv_canonical(beta * du[i]);
+        du[i] = *at(j->s.du, t, i) + 0.0f, dv[i] = iv_canonical(l->scan ? du[i] : beta * du[i]);
         update[i] = iv_element(l->type, updates, t * values_stride(j) + i);
     }
+    if (l->scan) return;
     float product = j->c->kernels->row_dot(IV_F32, du, update, l->value_dim);
     dx[l->width - 2 * l->value_heads + head] = iv_canonical(iv_delta_gate_gradient(product, beta));
     void *typed = j->s.dv + t * l->value_dim * j->width;
@@ -248,10 +257,10 @@ static void substitute(job *j, size_t head, const char *updates) {
         step_chains(j, j->s.p.query, 0, iv_size_min(j->rows, s * T + T), s, &j->s.m.dout_columns, j->s.du);
     for (size_t s = j->steps; s-- > 0;) {
         for (size_t t = iv_size_min(j->rows, s * T + T); t-- > s * T;) {
-            step_chains(j, j->s.p.key, t, t + 1, s, &j->s.m.dv_columns, j->s.du);
+            if (!l->scan) step_chains(j, j->s.p.key, t, t + 1, s, &j->s.m.dv_columns, j->s.du);
             update_row(j, head, t, updates);
         }
-        step_chains(j, j->s.p.key, 0, s * T, s, &j->s.m.dv_columns, j->s.du);
+        if (!l->scan) step_chains(j, j->s.p.key, 0, s * T, s, &j->s.m.dv_columns, j->s.du);
     }
 }
 
@@ -274,7 +283,7 @@ static void border_products(const job *j, const char *dout, const char *updates,
     memset(j->s.y, 0, bytes), memset(j->s.z, 0, bytes), memset(j->s.border, 0, bytes);
     if (j->index) {
         chains(j, dout, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.y, B);
-        chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.z, B);
+        if (!l->scan) chains(j, j->s.dv, l->value_dim, 0, j->rows, l->value_dim, &j->s.m.state_of_values, 0, j->s.z, B);
     }
     if (!j->is_last)
         chains(j, updates, values_stride(j), 0, j->rows, l->value_dim, &j->s.m.next_of_values, 0, j->s.border, B);
@@ -289,7 +298,7 @@ static void border_products(const job *j, const char *dout, const char *updates,
         }
         own[t] = j->c->kernels->row_dot(IV_F32, q, x, l->key_dim);
         for (size_t c = 0; c < l->key_dim; c++) x[c] = *at(j->s.z, t, c);
-        own[t] = own[t] - j->c->kernels->row_dot(IV_F32, k, x, l->key_dim);
+        if (!l->scan) own[t] = own[t] - j->c->kernels->row_dot(IV_F32, k, x, l->key_dim);
         for (size_t c = 0; c < l->key_dim; c++) x[c] = *at(j->s.border, t, c);
         behind[t] = j->c->kernels->row_dot(IV_F32, k, x, l->key_dim);
     }
@@ -298,9 +307,9 @@ static void border_products(const job *j, const char *dout, const char *updates,
 static void key_gradients(const job *j, bool adds) {
     size_t n = j->s.m.key_columns.panels * B * C;
     memcpy(j->s.dq, j->s.y, n * sizeof(float));
-    for (size_t i = 0; i < n; i++) j->s.dk[i] = j->s.border[i] - j->s.z[i];
+    for (size_t i = 0; i < n; i++) j->s.dk[i] = j->l->scan ? j->s.border[i] : j->s.border[i] - j->s.z[i];
     for (size_t s = 0; s < j->steps; s++) step_chains(j, j->s.p.dout, s * T, j->rows, s, &j->s.m.key_columns, j->s.dq);
-    chains(j, j->s.p.dv_both, B, 0, j->rows, j->steps * T, &j->s.m.key_columns, 0, j->s.dk, B);
+    if (!j->l->scan) chains(j, j->s.p.dv_both, B, 0, j->rows, j->steps * T, &j->s.m.key_columns, 0, j->s.dk, B);
     for (size_t s = 0; s < j->steps; s++)
         step_chains(j, j->s.p.dout_turned, 0, iv_size_min(j->rows, s * T + T), s, &j->s.m.query_columns, j->s.dk);
     for (size_t t = 0; t < j->rows; t++) store_row(j, t, adds);
@@ -368,6 +377,7 @@ static void move_border(const job *j, float *next) {
         j->c->kernels->scale(next, floats, iv_ref_delta_factor(j->total[B - 1], 0.0f));
     decay_rows(j, false);
     chains(j, j->s.decayed, B, 0, l->key_dim, j->steps * T, &j->s.m.dout_columns, 0, next, l->key_dim);
+    if (l->scan) return;
     decay_rows(j, true);
     chains(j, j->s.decayed, B, 0, l->key_dim, j->steps * T, &j->s.m.dv_columns, 0, next, l->key_dim);
 }
@@ -410,7 +420,7 @@ static void begin_block(job *j) {
     pack_columns(j, &j->s.m.key_columns, row_of(j, true), stride, j->rows);
     pack_columns(j, &j->s.m.query_columns, row_of(j, false), stride, j->rows);
     memset(j->s.key_scores, 0, bytes), memset(j->s.query_scores, 0, bytes);
-    chains(j, row_of(j, true), stride, 0, j->rows, l->key_dim, &j->s.m.key_rows, 0, j->s.key_scores, B);
+    if (!l->scan) chains(j, row_of(j, true), stride, 0, j->rows, l->key_dim, &j->s.m.key_rows, 0, j->s.key_scores, B);
     chains(j, row_of(j, false), stride, 0, j->rows, l->key_dim, &j->s.m.key_rows, 0, j->s.query_scores, B);
 }
 

@@ -40,6 +40,15 @@ void iv_delta_inputs_backward(const iv_compute *c, const iv_delta_backward_args 
 void iv_delta_taps_backward(const iv_delta_backward_args *a, const iv_delta_span *s, size_t i, size_t first,
                             size_t count, float *sum);
 
+/* What rows of a delta layer and of a scan share: the sums y of n channels, and their silu x; d, the gradient of n
+ * channels behind their silu, becomes that of y; out becomes the gradients of the inputs of channels [from, from + n)
+ * at row i, n at most IV_DELTA_CHUNK. */
+void iv_delta_convolve_sums(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i,
+                            size_t channel, size_t n, float *y, float *x);
+void iv_delta_sums_backward(const iv_compute *c, const float *y, size_t n, float *d);
+void iv_delta_input_gradients(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i,
+                              size_t from, size_t n, float *out);
+
 /* A short convolution: dx becomes those of the convolution's sums and of c; then dy. */
 void iv_conv_mix_backward(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i);
 void iv_conv_inputs_backward(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i);

@@ -47,8 +47,8 @@ void iv_delta_norm_backward(const iv_compute *c, const iv_delta_backward_args *a
 /* ---- up to the sums of the convolution ------------------------------------------------------------------- */
 
 /* The sums y of n channels, and their silu. */
-static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i, size_t channel,
-                     size_t n, float *y, float *x) {
+void iv_delta_convolve_sums(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i,
+                            size_t channel, size_t n, float *y, float *x) {
     float ones[CHUNK];
     fill(ones, CHUNK, 1.0f);
     for (size_t from = 0, m; from < n; from += m) {
@@ -59,7 +59,7 @@ static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta
 }
 
 /* d, the gradient of n channels behind their silu, becomes that of the sums y. */
-static void sums_backward(const iv_compute *c, const float *y, size_t n, float *d) {
+void iv_delta_sums_backward(const iv_compute *c, const float *y, size_t n, float *d) {
     float ones[CHUNK], unused[CHUNK], out[CHUNK];
     fill(ones, CHUNK, 1.0f);
     for (size_t from = 0, m; from < n; from += m) {
@@ -77,12 +77,12 @@ static void head_backward(const iv_compute *c, const iv_delta_backward_args *a, 
     size_t n = l->key_dim;
     float y[DIM_MAX], x[DIM_MAX], ones[DIM_MAX], out[DIM_MAX];
     fill(ones, n, 1.0f);
-    convolve(c, a->forward, s, i, head * n, n, y, x);
+    iv_delta_convolve_sums(c, a->forward, s, i, head * n, n, y, x);
     if (head < l->key_heads) k->scale(d, n, iv_delta_query_scale(n));
     float r = iv_l2_factor_of(k->row_dot(IV_F32, x, x, n));
     k->norm_by_backward(x, ones, r, k->norm_dot(x, ones, r, n, d), n, d, out);
     memcpy(d, out, n * sizeof *d);
-    sums_backward(c, y, n, d);
+    iv_delta_sums_backward(c, y, n, d);
 }
 
 void iv_delta_mix_backward(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i) {
@@ -94,8 +94,8 @@ void iv_delta_mix_backward(const iv_compute *c, const iv_delta_backward_args *a,
     for (size_t h = 0; h < l->value_heads; h++) {
         size_t channel = 2 * l->keys + h * l->value_dim;
         const float *decay = gates + l->value_heads, *of_a = decay + l->value_heads;
-        convolve(c, a->forward, s, i, channel, l->value_dim, y, x);
-        sums_backward(c, y, l->value_dim, d + channel);
+        iv_delta_convolve_sums(c, a->forward, s, i, channel, l->value_dim, y, x);
+        iv_delta_sums_backward(c, y, l->value_dim, d + channel);
         a->d_log[row * l->value_heads + h] = iv_canonical(da[h] * decay[h]);
         da[h] = iv_ref_delta_decay_backward(da[h], of_a[h], a->forward->dt_bias[h], a->forward->a_log[h]);
     }
@@ -104,8 +104,8 @@ void iv_delta_mix_backward(const iv_compute *c, const iv_delta_backward_args *a,
 /* ---- through the convolution ----------------------------------------------------------------------------- */
 
 /* The gradients of the inputs of channels [from, from + n) at row i, n at most CHUNK. */
-static void inputs_backward(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i,
-                            size_t from, size_t n, float *out) {
+void iv_delta_input_gradients(const iv_compute *c, const iv_delta_backward_args *a, const iv_delta_span *s, size_t i,
+                              size_t from, size_t n, float *out) {
     const iv_delta_layout *l = a->layout;
     float weight[CHUNK];
     memset(out, 0, n * sizeof *out);
@@ -124,7 +124,7 @@ void iv_delta_inputs_backward(const iv_compute *c, const iv_delta_backward_args 
     float d[CHUNK];
     for (size_t from = 0, n; from < l->channels; from += n) {
         n = iv_size_min(CHUNK, l->channels - from);
-        inputs_backward(c, a, s, i, from, n, d);
+        iv_delta_input_gradients(c, a, s, i, from, n, d);
         c->kernels->round(d, n, l->type, dy + from * width);
     }
     c->kernels->round(a->dx + row * l->width + l->channels, l->width - l->channels, l->type, dy + l->channels * width);
@@ -167,7 +167,7 @@ void iv_conv_inputs_backward(const iv_compute *c, const iv_delta_backward_args *
     float d[CHUNK], b[CHUNK], x[CHUNK];
     for (size_t from = 0, n; from < l->channels; from += n) {
         n = iv_size_min(CHUNK, l->channels - from);
-        inputs_backward(c, a, s, i, from, n, d);
+        iv_delta_input_gradients(c, a, s, i, from, n, d);
         iv_delta_widen(l->type, a->forward->kept->z, row * l->width + from, n, b);
         iv_delta_widen(l->type, a->forward->kept->z, row * l->width + 2 * l->channels + from, n, x);
         for (size_t e = 0; e < n; e++) b[e] = iv_canonical(d[e] * b[e]), x[e] = iv_canonical(d[e] * x[e]);

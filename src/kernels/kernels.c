@@ -4,6 +4,11 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile_common.h"
 #include "kernels/delta.h"
+#if defined(__aarch64__)
+#include "base/cpu.h"
+#include "kernels/cpu/int8_dotprod.h"
+#endif
+#include "kernels/int8.h"
 #if defined(__x86_64__)
 #include "kernels/cpu/x86/x86.h"
 #endif
@@ -21,7 +26,12 @@ iv_isa iv_isa_detect(void) { return iv_x86_isa(); }
 static void overlay(iv_kernels *k, iv_isa isa) { iv_x86_overlay(k, isa); }
 #else
 iv_isa iv_isa_detect(void) { return IV_ISA_SCALAR; }
-static void overlay(iv_kernels *k, iv_isa isa) { (void)k, (void)isa; }
+static void overlay(iv_kernels *k, iv_isa isa) {
+    (void)k, (void)isa;
+#if defined(__aarch64__)
+    if (iv_cpu_has("dotprod")) k->int8 = &iv_int8_dotprod;
+#endif
+}
 #endif
 
 static const char *const names[IV_ISA_COUNT] = {"scalar", "avx2", "avx512"};
@@ -67,6 +77,7 @@ static void fill(void) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
         k->widen = iv_widen_scalar, k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
+        k->int8 = &iv_int8_scalar, k->magnitudes = iv_int8_magnitudes;
         k->delta = iv_delta_heads, k->turn = iv_turn_scalar;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);

@@ -99,6 +99,7 @@ struct iv_allreduce_args;
 struct iv_delta_args;
 struct iv_delta_span;
 struct iv_adamw_step;
+struct iv_int8_kernel;
 
 typedef struct iv_kernels {
     iv_isa isa;
@@ -112,6 +113,10 @@ typedef struct iv_kernels {
                   size_t key_head, void *scratch);
 
     iv_tile_table tiles;
+
+    /* int8.h: the instructions, and the magnitudes from which rows are quantized; a baseline has others of these. */
+    const struct iv_int8_kernel *int8;
+    void (*magnitudes)(const struct iv_compute *c, const struct iv_linear_args *args, uint32_t *out);
 
     /* A group of a packed panel as a plain panel of `type`: k x 32 weights, k a multiple of 16. No weight may be a NaN.
      */

@@ -2,7 +2,9 @@
  * memory once and stays in cache while all row tiles use it, in blocks of tiles that also fit in cache. */
 #include "kernels/linear.h"
 #include "base/size.h"
+#include "kernels/int8.h"
 #include "kernels/packed_panel.h"
+#include "kernels/store_tile.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -48,20 +50,7 @@ static void pack_tile(void *context, size_t tile, size_t worker) {
 }
 
 static void store_tile(const job *j, float *tile, size_t first_row, size_t rows, size_t panel) {
-    static const float zeros[IV_TILE_ROWS_MAX * C];
-    const iv_linear_args *a = j->a;
-    size_t column = panel * C, columns = iv_size_min(C, a->weight->n - column);
-    float *out = a->out + first_row * a->out_stride + column;
-    if (a->from_zero) j->c->kernels->add(tile, zeros, rows * C);
-    for (size_t r = 0; r < rows; r++, tile += C, out += a->out_stride) {
-        if (a->bias) j->c->kernels->add(tile, a->bias + column, columns);
-        if (a->accumulate)
-            j->c->kernels->add(out, tile, columns);
-        else if (columns == C)
-            memcpy(out, tile, C * sizeof *out);
-        else
-            memcpy(out, tile, columns * sizeof *out);
-    }
+    iv_store_tile(j->c, j->a, tile, first_row, rows, panel);
 }
 
 /* A tile prefetches its panel a little ahead of itself. If a few tiles use a panel, only the first would wait for
@@ -146,6 +135,10 @@ static void pack_rows(job *j) {
 void iv_linear_split_k(const iv_compute *c, const iv_linear_args *a, int leaves) {
     const iv_matrix *w = a->weight;
     if (a->rows == 0 || w->n == 0) return;
+    if (w->terms) {
+        iv_int8_linear(c, a);
+        return;
+    }
     job j = job_of(c, a, leaves);
     pack_rows(&j);
     iv_pool_run(c->pool, (w->panels + j.group - 1) / j.group, panel_group, &j);

@@ -1,6 +1,7 @@
 /* matrix.c: packing into panels of 32 outputs. */
 #include "kernels/matrix.h"
 #include "base/size.h"
+#include "kernels/int8.h"
 #include "kernels/kernels.h"
 #include "kernels/packed_panel.h"
 #include "numerics/floats.h"
@@ -168,7 +169,7 @@ static void unpack_packed(const iv_matrix *m, void *rows, size_t stride, size_t 
     float *row = malloc(m->k * sizeof *row);
     IV_ASSERT(row);
     for (size_t r = 0; r < count; r++) {
-        iv_packed_panel_row(m, first + r, row);
+        iv_matrix_row(m, first + r, row);
         for (size_t k = 0; k < m->k; k++) put_f32(m->type, rows, r * stride + k, row[k]);
     }
     free(row);
@@ -190,6 +191,10 @@ void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t firs
 }
 
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {
+    if (m->terms) {
+        iv_int8_row(m, n, out);
+        return;
+    }
     if (!iv_weight_is_plain(m->format)) {
         iv_packed_panel_row(m, n, out);
         return;

@@ -22,6 +22,7 @@ typedef struct iv_matrix {
     size_t panel_columns; /* 32 or 1 */
     bool paired; /* rows are n / 2 gates, then as many ups, interleaved: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
     int leaves;  /* of K */
+    int terms;   /* 0, or 1 or 2: int8 codes (int8.h), whose sums of products are exact */
     unsigned char *data;
 } iv_matrix;
 

@@ -127,8 +127,8 @@ static bool is_divided(const iv_layer *l, const place *at) {
            (at->kind == IV_SITE_UP && l->config->mlp == IV_MLP_DENSE);
 }
 
-/* B's rows of one tensor of the decoder, in its order. own: [tensor->rows][rank]; first: row of B that
- * becomes the first of them. */
+/* B's rows of one tensor of the decoder, in its order. own: [tensor->rows][rank]; first: rows of the module
+ * before them. */
 static iv_status put_rows(making *k, const iv_model *m, size_t rank, const place *at, const iv_tensor *t,
                           const void *own, size_t first, iv_adapted **shared) {
     const iv_layer *l = &m->layers[at->layer];
@@ -191,7 +191,8 @@ size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r) {
     return iv_place_row(at, o->head ? r / o->head * o->head + iv_row_order_source(o, r % o->head) : r);
 }
 
-static iv_status add_piece(making *k, const iv_stored_piece *piece, iv_adapted *shared[IV_RANKS_MAX]) {
+/* first: rows of the pieces before it. */
+static iv_status add_piece(making *k, const iv_stored_piece *piece, size_t first, iv_adapted *shared[IV_RANKS_MAX]) {
     const iv_tensor *t = piece->tensor;
     size_t row = k->part->rank * iv_dtype_bytes(k->first->gemm_type), bytes, rank = 0;
     place at;
@@ -204,7 +205,7 @@ static iv_status add_piece(making *k, const iv_stored_piece *piece, iv_adapted *
         memcpy(own + r * row, (const char *)k->b + iv_adapter_stored_row(&piece->at, r) * row, row);
     iv_status status = IV_OK;
     for (const iv_model *m = k->first; status == IV_OK && m; m = m->next, rank++)
-        status = put_rows(k, m, rank, &at, t, own, iv_adapter_stored_row(&piece->at, 0), &shared[rank]);
+        status = put_rows(k, m, rank, &at, t, own, first, &shared[rank]);
     free(own);
     return status;
 }
@@ -214,7 +215,8 @@ static iv_status add_linear(making *k) {
     iv_stored s;
     iv_adapted *shared[IV_RANKS_MAX] = {0};
     iv_status status = find_layer(k, &arena, &s);
-    for (size_t i = 0; status == IV_OK && i < s.count; i++) status = add_piece(k, &s.pieces[i], shared);
+    for (size_t i = 0, first = 0; status == IV_OK && i < s.count; first += s.pieces[i++].tensor->rows)
+        status = add_piece(k, &s.pieces[i], first, shared);
     iv_arena_free(&arena);
     return status;
 }
@@ -279,31 +281,24 @@ bool iv_adapter_reaches(const iv_model *first, const iv_tensor *t) {
     return find_place(first, t, &ignored);
 }
 
-static iv_status check_rows(const making *k, const iv_stored_piece *p) {
-    for (size_t r = 1; r < p->tensor->rows; r++)
-        if (iv_adapter_stored_row(&p->at, r) != iv_adapter_stored_row(&p->at, 0) + r)
-            return iv_fail(k->err, IV_UNSUPPORTED,
-                           "%s: %.200s: the adapter of a layer whose outputs the files interleave is not trained: "
-                           "wanted other modules",
-                           k->files->path, k->part->module);
-    return IV_OK;
-}
-
-iv_status iv_adapter_check_order(const iv_model *first, const char *file, const iv_adapter_parts *parts,
-                                 iv_error *err) {
-    const iv_adapter_files named = {.path = (char *)(uintptr_t)file};
-    making k = {.first = first, .files = &named, .err = err};
-    for (size_t i = 0; i < parts->count; i++) {
-        iv_arena arena = {0};
-        iv_stored s = {0};
-        k.part = &parts->part[i];
-        if (k.part->embedding || iv_adapter_is_head(k.part->module)) continue;
-        iv_status status = find_layer(&k, &arena, &s);
-        for (size_t p = 0; status == IV_OK && p < s.count; p++) status = check_rows(&k, &s.pieces[p]);
-        iv_arena_free(&arena);
-        IV_TRY(status);
-    }
-    return IV_OK;
+iv_status iv_adapter_row_order(const iv_model *first, const char *file, const iv_adapter_part *part, uint32_t *order,
+                               bool *plain, iv_error *err) {
+    iv_arena arena = {0};
+    iv_stored s = {0};
+    size_t n = 0;
+    *plain = true;
+    for (size_t r = 0; r < part->outputs; r++) order[r] = (uint32_t)r;
+    if (part->embedding || iv_adapter_is_head(part->module)) return IV_OK;
+    iv_status status = iv_adapter_find_layer(first, file, part, &arena, &s, err);
+    for (size_t p = 0; status == IV_OK && p < s.count; p++)
+        for (size_t r = 0; r < s.pieces[p].tensor->rows; r++, n++) {
+            IV_ASSERT(n < part->outputs);
+            order[n] = (uint32_t)iv_adapter_stored_row(&s.pieces[p].at, r);
+            *plain = *plain && order[n] == n;
+        }
+    IV_ASSERT(status != IV_OK || n == part->outputs);
+    iv_arena_free(&arena);
+    return status;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------ */

@@ -32,7 +32,7 @@ static inline size_t iv_site_count(const iv_model *m) { return iv_site_head(m) +
 typedef struct iv_adapted_out {
     iv_matrix b; /* k = rank, one leaf */
     size_t first;
-    size_t row; /* of the module's B, of the first of them */
+    size_t row; /* of the module's outputs in the decoder's order, of the first of them */
 } iv_adapted_out;
 
 /* One module at a site of one rank. A site of several stacked matrices may have several. */
@@ -72,9 +72,10 @@ iv_status iv_adapter_find_layer(const iv_model *first, const char *file, const i
 size_t iv_adapter_stored_row(const iv_tensor_place *at, size_t r);
 bool iv_adapter_is_head(const char *module);
 
-/* To train, B's rows of each tensor of the decoder lie together: IV_UNSUPPORTED names a module whose rows are
- * interleaved. file: heads the errors. */
-iv_status iv_adapter_check_order(const iv_model *first, const char *file, const iv_adapter_parts *parts, iv_error *err);
+/* The row of a module's B that is row r of its outputs in the decoder's order, which is that of iv_adapted_out.row:
+ * order[r], [outputs]. plain: all are r. file: heads the errors. */
+iv_status iv_adapter_row_order(const iv_model *first, const char *file, const iv_adapter_part *part, uint32_t *order,
+                               bool *plain, iv_error *err);
 
 /* The adapters that steps name: slot 0 is the base alone, slot i is slot[i - 1]. Set between two steps. */
 typedef struct iv_adapters {

@@ -74,7 +74,7 @@ iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err) {
 
 iv_status iv_decoder_recompute(const iv_model *m, iv_backend *b, size_t layer, iv_recompute what, iv_error *err) {
     if (what == IV_RECOMPUTE_NONE) return IV_OK;
-    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
+    IV_TRY(b->ops->norm(b, norm_of_layer(m, layer), err));
     return layer_forward(m, b, layer, what == IV_RECOMPUTE_ATTENTION, err);
 }
 

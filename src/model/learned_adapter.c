@@ -233,6 +233,20 @@ static iv_status check_files(const choosing *c) {
     return IV_OK;
 }
 
+static iv_status order_rows(const iv_model *first, iv_learned_adapter *to, const char *file, iv_error *err) {
+    to->order = IV_ARENA_NEW(&to->arena, to->parts.count, uint32_t *);
+    if (!to->order) return no_memory(err);
+    for (size_t i = 0; i < to->parts.count; i++) {
+        const iv_adapter_part *p = &to->parts.part[i];
+        uint32_t *order = IV_ARENA_NEW(&to->arena, p->outputs, uint32_t);
+        bool plain;
+        if (!order) return no_memory(err);
+        IV_TRY(iv_adapter_row_order(first, file, p, order, &plain, err));
+        to->order[i] = plain ? NULL : order;
+    }
+    return IV_OK;
+}
+
 static iv_status open_all(choosing *c, const iv_adapter_wish *w) {
     if (w->from) {
         IV_TRY(take_files(c->to, w, c->err));
@@ -241,7 +255,7 @@ static iv_status open_all(choosing *c, const iv_adapter_wish *w) {
         IV_TRY(make_parts(c));
     }
     if (w->from) IV_TRY(check_files(c));
-    IV_TRY(iv_adapter_check_order(c->first, w->from ? c->to->files->path : wish_name, &c->to->parts, c->err));
+    IV_TRY(order_rows(c->first, c->to, w->from ? c->to->files->path : wish_name, c->err));
     return lay_out(c->to, c->err);
 }
 
@@ -279,12 +293,30 @@ static iv_status read_tensor(const iv_adapter_files *f, const iv_tensor_info *t,
     return status;
 }
 
+void iv_learned_adapter_turn(const iv_learned_adapter *a, size_t module, const float *own, float *file) {
+    size_t rank = a->parts.part[module].rank;
+    const uint32_t *order = a->order[module];
+    for (size_t r = 0; r < a->parts.part[module].outputs; r++)
+        memcpy(file + (order ? order[r] : r) * rank, own + r * rank, rank * sizeof *file);
+}
+
+static iv_status read_b(const iv_learned_adapter *a, size_t module, float *own, iv_error *err) {
+    const iv_adapter_part *p = &a->parts.part[module];
+    const uint32_t *order = a->order[module];
+    float *file = malloc(p->b.elements * sizeof *file);
+    iv_status status = file ? read_tensor(a->files, &p->b, file, err) : no_memory(err);
+    for (size_t r = 0; status == IV_OK && r < p->outputs; r++)
+        memcpy(own + r * p->rank, file + (order ? order[r] : r) * p->rank, p->rank * sizeof *own);
+    free(file);
+    return status;
+}
+
 iv_status iv_learned_adapter_begin(const iv_learned_adapter *a, float *flat, iv_error *err) {
     for (size_t i = 0; i < a->parts.count; i++) {
         const iv_adapter_part *p = &a->parts.part[i];
         if (a->files) {
             IV_TRY(read_tensor(a->files, &p->a, flat + a->a[i]->offset, err));
-            IV_TRY(read_tensor(a->files, &p->b, flat + a->b[i]->offset, err));
+            IV_TRY(read_b(a, i, flat + a->b[i]->offset, err));
             continue;
         }
         uint8_t name[32];
@@ -297,13 +329,13 @@ iv_status iv_learned_adapter_begin(const iv_learned_adapter *a, float *flat, iv_
 
 /* ---- images ------------------------------------------------------------------------------------------------ */
 
-static iv_status put_values(const iv_tensor *from, const float *flat, iv_dtype type, iv_tensor_info *info,
-                            unsigned char *data, size_t *at, iv_error *err) {
+static iv_status put_values(const float *values, iv_dtype type, iv_tensor_info *info, unsigned char *data, size_t *at,
+                            iv_error *err) {
     info->dtype = type, info->offset = *at, info->bytes = info->elements * iv_dtype_bytes(type);
     void *out = data + *at;
     *at += info->bytes;
     for (size_t i = 0; i < info->elements; i++) {
-        float x = flat[from->offset + i];
+        float x = values[i];
         if (type == IV_F32)
             ((float *)out)[i] = x;
         else
@@ -317,21 +349,24 @@ static iv_status put_values(const iv_tensor *from, const float *flat, iv_dtype t
 
 static iv_status fill_image(const iv_learned_adapter *a, const float *flat, iv_dtype type, iv_adapter_files *out,
                             iv_error *err) {
-    size_t n = a->parts.count, at = 0, bytes = 0;
+    size_t n = a->parts.count, at = 0, bytes = 0, longest = 0;
     out->fd = -1, out->config = a->config;
     out->parts = a->parts, out->parts.base_count = 0;
     out->parts.part = IV_ARENA_NEW(&out->arena, n, iv_adapter_part);
     out->path = out->config_path = (char *)(uintptr_t) "the trainer's adapter";
     if (!out->parts.part) return no_memory(err);
+    for (size_t i = 0; i < n; i++) longest = iv_size_max(longest, a->parts.part[i].b.elements);
     for (size_t i = 0; i < n; i++) bytes += (a->parts.part[i].a.elements + a->parts.part[i].b.elements) * sizeof(float);
     unsigned char *data = iv_arena_alloc(&out->arena, bytes, 1);
-    if (!data) return no_memory(err);
+    float *turned = IV_ARENA_NEW(&out->arena, longest, float);
+    if (!data || !turned) return no_memory(err);
     out->data = data;
     for (size_t i = 0; i < n; i++) {
         iv_adapter_part *p = &out->parts.part[i];
         *p = a->parts.part[i];
-        IV_TRY(put_values(a->a[i], flat, type, &p->a, data, &at, err));
-        IV_TRY(put_values(a->b[i], flat, type, &p->b, data, &at, err));
+        IV_TRY(put_values(flat + a->a[i]->offset, type, &p->a, data, &at, err));
+        iv_learned_adapter_turn(a, i, flat + a->b[i]->offset, turned);
+        IV_TRY(put_values(turned, type, &p->b, data, &at, err));
     }
     return iv_adapter_hash(out, err);
 }

@@ -22,6 +22,8 @@ typedef struct iv_learned_adapter {
     iv_adapter_config config; /* of the files that are written */
     iv_adapter_parts parts;   /* names and shapes; types and offsets are not used */
     const iv_tensor **a, **b; /* [parts.count]: in `table` */
+    uint32_t **order;         /* [parts.count]: rows of B are in the decoder's order; row r of it is order[i][r] of the
+                               * file. NULL: they are the same */
     iv_model *table;          /* its tensors alone: those of all A and B, in byte order of PEFT's names, with their
                                * offsets (parameters.h) */
     size_t elements;          /* of a flat buffer */
@@ -36,6 +38,9 @@ typedef struct iv_learned_adapter {
 iv_status iv_learned_adapter_open(const iv_model *first, const iv_adapter_wish *wish, iv_learned_adapter **out,
                                   iv_error *err);
 void iv_learned_adapter_close(iv_learned_adapter *a); /* NULL is fine */
+
+/* Rows of B in a module's file from those in the decoder's order, of `rank` elements. */
+void iv_learned_adapter_turn(const iv_learned_adapter *a, size_t module, const float *own, float *file);
 
 /* The first values: [elements], of which the padding stays as it is. */
 iv_status iv_learned_adapter_begin(const iv_learned_adapter *a, float *flat, iv_error *err);

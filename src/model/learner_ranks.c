@@ -41,7 +41,7 @@ static iv_status mixer_leaves(const iv_model *m, size_t *out, iv_error *err) {
     const iv_model_config *c = &m->config;
     size_t ranks = m->tp.ranks, values = (size_t)(c->linear_value_heads * c->linear_value_dim);
     *out = ranks;
-    if (iv_config_mixers(c, IV_MIXER_DELTA)) {
+    if (iv_config_mixers(c, IV_MIXER_DELTA) || iv_config_mixers(c, IV_MIXER_SCAN)) {
         *out = iv_qkv_leaves((size_t)c->linear_key_heads);
         IV_TRY(check_leaves(*out, ranks, "linear attention (key heads)", err));
         IV_TRY(check_leaves(leaves_of(values), ranks, "linear attention's output", err));

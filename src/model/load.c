@@ -34,16 +34,17 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
 /* The models of this process's other ranks, stored after the first. */
 static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
-    IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
+    IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline || o->terms, &first->tp, err));
     IV_ASSERT(o->rank_first + count <= ranks);
     first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows,
-    first->widen = o->widen, first->packed = o->packed;
+    first->widen = o->widen, first->packed = o->packed, first->terms = o->terms;
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
         m->config = first->config, m->gemm_type = first->gemm_type, m->tp = first->tp, m->rank = o->rank_first + r;
         m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen, m->packed = o->packed;
+        m->terms = o->terms;
         last = last->next = m;
     }
     return IV_OK;
@@ -74,8 +75,9 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *er
 
 static iv_status open_weights(const char *dir, const iv_model_options *o, const iv_model_config *config,
                               iv_checkpoint **out, iv_error *err) {
+    iv_dtype saved = config->has_dtype ? config->dtype : IV_BF16;
+    iv_dtype type = o->has_dtype && !(o->dummy && o->expand_as_saved) ? o->dtype : saved; /* R of packed weights */
     if (!o->dummy) {
-        iv_dtype type = o->has_dtype ? o->dtype : config->has_dtype ? config->dtype : IV_BF16; /* R of packed weights */
         if (o->expand_as_saved) return iv_checkpoint_open(dir, out, err);
         return iv_checkpoint_open_as(dir, type == IV_F64 ? IV_F32 : type, out, err);
     }
@@ -83,7 +85,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s/config.json: dtype: wanted bfloat16, float16 or float32 for dummy weights, found float64",
                        dir);
-    return iv_tensors_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
+    return iv_tensors_dummy_of(dir, config, saved, type == IV_F64 ? IV_F32 : type, o->dummy_seed, out, err);
 }
 
 /* Reads all headers. On failure nothing is allocated. */

@@ -108,6 +108,7 @@ typedef struct iv_model {
     iv_tp_plan tp;
     size_t rank;
     bool widen, plain_rows, packed; /* as iv_model_options */
+    int terms;                      /* likewise */
     iv_memspace *memspace;          /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next;          /* the shard of the next rank of this process; the first closes them all */
     iv_dtype gemm_type;             /* of GEMM inputs; that of keys and values is the kv_layout's */
@@ -161,6 +162,8 @@ typedef struct iv_model_options {
     bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
     bool packed;                 /* quantized matrices stay as the file stores them where their form allows, and rows of
                                   * them cannot be written */
+    int terms;                   /* 1 or 2: linear layers are int8 codes, of products of so many terms (kernels/int8.h);
+                                  * IV_UNSUPPORTED names one that the file has in another packed form. 0: they are not */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */

@@ -200,7 +200,10 @@ static iv_status join(making *k, const iv_tensor_info *wanted, size_t count, con
     for (size_t i = 0; i < count; i++) {
         iv_stored *s = &m->stored[of[i].stored];
         iv_tensor *t = iv_model_tensor(m, wanted[i].name);
-        t->has_codes = m->packed && !of[i].at.transposed && iv_checkpoint_form(k->c, of[i].stored, &t->codes);
+        size_t bytes;
+        t->stored_as = iv_checkpoint_format(k->c, of[i].stored, &bytes);
+        t->has_codes =
+            (m->packed || m->terms) && !of[i].at.transposed && iv_checkpoint_form(k->c, of[i].stored, &t->codes);
         s->pieces[s->count++] = (iv_stored_piece){t, of[i].at};
     }
     for (size_t i = 0; i < m->stored_count; i++) {

@@ -2,6 +2,7 @@
  * never changed by that. */
 #include "model/tensor_builder.h"
 #include "base/size.h"
+#include "kernels/int8.h"
 #include "kernels/kernels.h"
 #include "kernels/packed_panel.h"
 #include "kernels/packed_units.h"
@@ -109,16 +110,44 @@ static bool pack_cut(iv_tensor_cut *c, const iv_code_form *form, size_t columns,
     return true;
 }
 
+static bool is_int8(const iv_tensor_builder *b, const iv_tensor_cut *c) {
+    return b->first->terms && !c->plain && !c->wide && !c->floats;
+}
+
+/* A file's codes are taken where they have a scale an output; what is no code is quantized as it is read. */
+static iv_status check_int8(const iv_tensor_builder *b, iv_tensor *t) {
+    const iv_code_form *f = &t->codes;
+    const char *name = b->first->terms == 1 ? "i8" : "i8x2";
+    if (t->columns > IV_INT8_K_MAX)
+        return iv_fail(b->err, IV_UNSUPPORTED, "%s: arithmetic %s: wanted at most %d inputs, found %zu", t->info.name,
+                       name, IV_INT8_K_MAX, t->columns);
+    t->int8 = true;
+    if (!t->stored_as) return IV_OK;
+    t->packed = t->has_codes && f->kind == IV_CODES_INT8 && f->second == IV_SECOND_NONE && f->inner == IV_INNER_NONE &&
+                f->group >= t->columns;
+    if (t->packed) return IV_OK;
+    return iv_fail(b->err, IV_UNSUPPORTED,
+                   "%s: arithmetic %s: wanted weights of 16 or 32 bits, or int8 with one scale for each output, found "
+                   "%s%s (invar export expands a model)",
+                   t->info.name, name, t->stored_as,
+                   !t->has_codes                 ? ""
+                   : f->second != IV_SECOND_NONE ? " with zero points"
+                   : f->kind == IV_CODES_INT8    ? " in groups"
+                                                 : "");
+}
+
 /* form: of the tensors' rows, which are `columns` wide; NULL: the matrix is plain. */
 static iv_status shape_cut(iv_tensor_builder *b, const char *name, iv_tensor_cut *c, iv_dtype type, size_t tensors,
                            const iv_code_form *form, size_t columns) {
     size_t n = cut_rows(c, tensors), bytes;
-    if (n == 0 || c->k == 0) return IV_OK;
+    bool int8 = is_int8(b, c);
+    if (n == 0 || (c->k == 0 && !(int8 && c->ranks))) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     bool fits = c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
                                    : iv_matrix_shape(c->matrix, type, n, c->k);
     if (c->leaves) c->matrix->leaves = c->leaves;
-    if (!fits || (form && !pack_cut(c, form, columns, tensors)) ||
+    if (!fits || (int8 && !iv_int8_shape(c->matrix, b->first->terms)) ||
+        (!int8 && form && !pack_cut(c, form, columns, tensors)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
@@ -181,12 +210,14 @@ iv_status iv_builder_stacked(iv_tensor_builder *b, const char *prefix, const iv_
     }
     size_t first[IV_CUTS_MAX] = {0};
     iv_code_form form;
-    bool packed = cut_count && !cuts[0].wide && common_form(b, t, count, type, &form);
+    bool int8 = cut_count && is_int8(b, &cuts[0]);
+    bool packed = cut_count && b->first->packed && !cuts[0].wide && !int8 && common_form(b, t, count, type, &form);
+    for (size_t i = 0; i < count && int8 && b->c; i++) IV_TRY(check_int8(b, t[i]));
     for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
         t[i]->held = type;
         for (size_t j = 0; j < cut_count; j++) {
-            size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
+            size_t begin = cuts[j].of[i].begin, end = cuts[j].k || (int8 && cuts[j].ranks) ? cuts[j].of[i].end : begin;
             IV_TRY(add_slice(b, t[i],
                              (iv_tensor_slice){.owner = cuts[j].owner,
                                                .matrix = cuts[j].matrix,
@@ -195,7 +226,7 @@ iv_status iv_builder_stacked(iv_tensor_builder *b, const char *prefix, const iv_
                                                .column = cuts[j].column,
                                                .first = first[j]}));
             first[j] += end - begin;
-            if (!iv_weight_is_plain(cuts[j].matrix->format)) t[i]->packed = true;
+            if (packed && !iv_weight_is_plain(cuts[j].matrix->format)) t[i]->packed = true;
         }
     }
     return cut_count && cuts[0].bias ? biases(b, prefix, tensors, count, cuts, cut_count) : IV_OK;
@@ -210,13 +241,15 @@ iv_status iv_builder_whole(iv_tensor_builder *b, const char *prefix, const char 
 
 size_t iv_cut_nodes(iv_tensor_cut *cuts, size_t count, iv_model *owner, iv_matrix *nodes, const iv_row_cut *row,
                     size_t n) {
-    for (size_t i = 0; i < row->nodes; i++)
+    size_t own = owner->terms ? 1 : row->nodes; /* int8: a rank without inputs too */
+    for (size_t i = 0; i < own; i++)
         cuts[count++] = (iv_tensor_cut){.owner = owner,
                                         .matrix = &nodes[i],
                                         .of = {{0, n}},
                                         .column = row->first + row->node[i].column,
                                         .k = row->node[i].k,
-                                        .leaves = row->node[i].leaves};
+                                        .leaves = row->node[i].leaves,
+                                        .ranks = true};
     return count;
 }
 

@@ -53,6 +53,8 @@ typedef struct iv_tensor_cut {
     bool paired; /* gate and up: interleaved on a GPU */
     bool plain;  /* never packed on a GPU: rows are looked up, or copied to other GPUs */
     bool wide;   /* never packed at all */
+    bool floats; /* never int8, as those that are plain or wide */
+    bool ranks;  /* they divide K: an int8 matrix of no column has the scales all the same */
 } iv_tensor_cut;
 
 /* Some values a head: of each rank those of its query heads, or of its KV heads. */

@@ -1,6 +1,7 @@
 /* tensor_data.c: between a checkpoint's rows and the slices that ranks hold. */
 #include "model/tensor_data.h"
 #include "base/size.h"
+#include "kernels/int8.h"
 #include "kernels/packed_panel.h"
 #include "kernels/packed_units.h"
 #include "numerics/floats.h"
@@ -122,7 +123,7 @@ static iv_status unpack(const iv_tensor_slice *s, size_t begin, size_t end, void
 static iv_status read_slice(const iv_tensor *t, const iv_tensor_slice *s, size_t first, size_t rows, iv_dtype dtype,
                             char *out, iv_error *err) {
     size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), k = slice_columns(s);
-    if (begin >= end) return IV_OK;
+    if (begin >= end || k == 0) return IV_OK;
     size_t width = iv_dtype_bytes(dtype), held = iv_dtype_bytes(t->held);
     out += ((begin - first) * t->columns + s->column) * width;
     if (dtype == t->held) return unpack(s, begin, end, out, t->columns, err);
@@ -169,6 +170,9 @@ static iv_status write_slice(const iv_tensor *t, const iv_tensor_slice *s, size_
     if (s->vector) {
         to_floats(from, part, end - begin, s->vector + at);
         for (size_t i = at; s->plus_one && i < at + (end - begin); i++) s->plus_one[i] = 1.0f + s->vector[i];
+    } else if (s->matrix->terms && !t->packed) {
+        const char *rows_of = (const char *)data + (begin - first) * t->columns * iv_dtype_bytes(from);
+        iv_int8_put(s->matrix, from, rows_of, t->columns, s->column, at, end - begin);
     } else if (!iv_weight_is_plain(s->matrix->format))
         return IV_OK;
     else if (s->owner->memspace)
@@ -191,6 +195,11 @@ iv_status iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, c
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), skip = begin - first;
         if (begin >= end || !s->matrix || iv_weight_is_plain(s->matrix->format)) continue;
+        if (s->matrix->terms) {
+            iv_int8_put_codes(s->matrix, in->codes + skip * t->columns, in->scales + skip * groups, t->columns,
+                              s->column, s->first + (begin - s->begin), end - begin);
+            continue;
+        }
         const iv_packed_rows_in part = {.rows = {in->codes + skip * t->columns, in->scales + skip * groups,
                                                  in->seconds + skip * groups, in->outer_scales + skip * outers,
                                                  in->outer_seconds + skip * outers},
@@ -210,7 +219,8 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
     if (t->unused) return iv_fail(err, IV_INVALID, "%s: the model does not use it", t->info.name);
     if (t->same_as)
         return iv_fail(err, IV_INVALID, "%s: is tied to %s: write that one", t->info.name, t->same_as->info.name);
-    if (t->packed) return iv_fail(err, IV_UNSUPPORTED, "%s: is held packed", t->info.name);
+    if (t->packed || t->int8)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: is held %s", t->info.name, t->int8 ? "as int8" : "packed");
     IV_TRY(check_size(t, from, bytes, err));
     IV_TRY(iv_tensor_write_rows(t, 0, t->rows, from, data, err));
     t->changed = true;

@@ -192,7 +192,8 @@ static iv_status head(iv_tensor_builder *b) {
         cuts[r] = (iv_tensor_cut){.owner = m,
                                   .matrix = &m->head,
                                   .of = {{s->vocab_first, s->vocab_first + s->vocab}},
-                                  .k = (size_t)c->hidden_size};
+                                  .k = (size_t)c->hidden_size,
+                                  .floats = true};
     }
     return iv_builder_stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
@@ -254,16 +255,29 @@ iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err
     return status == IV_OK ? everything(&b) : status;
 }
 
-iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
-                           iv_error *err) {
+/* dir NULL: plain ones. */
+static iv_status dummy(const char *dir, const iv_model_config *config, iv_dtype type, iv_dtype packed, uint64_t seed,
+                       iv_checkpoint **out, iv_error *err) {
     iv_tensor_collection wanted = {0};
     iv_arena names = {0};
     iv_status status = collect_all(config, type, &wanted, &names, err);
     if (status == IV_OK) status = iv_stored_of_family(config, &names, wanted.tensors, &wanted.count, err);
-    if (status == IV_OK) status = iv_checkpoint_dummy(wanted.tensors, wanted.count, seed, out, err);
+    if (status == IV_OK)
+        status = dir ? iv_checkpoint_dummy_of(dir, packed, wanted.tensors, wanted.count, seed, out, err)
+                     : iv_checkpoint_dummy(wanted.tensors, wanted.count, seed, out, err);
     free(wanted.tensors);
     iv_arena_free(&names);
     return status;
+}
+
+iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
+                           iv_error *err) {
+    return dummy(NULL, config, type, type, seed, out, err);
+}
+
+iv_status iv_tensors_dummy_of(const char *dir, const iv_model_config *config, iv_dtype type, iv_dtype packed,
+                              uint64_t seed, iv_checkpoint **out, iv_error *err) {
+    return dummy(dir, config, type, packed, seed, out, err);
 }
 
 static unsigned char *bind(iv_matrix *matrix, unsigned char *at) {

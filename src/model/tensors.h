@@ -33,6 +33,8 @@ struct iv_tensor {
     bool has_codes;           /* the file has it in a form in which a CPU may hold it: packed.h */
     bool packed;              /* some slices are packed matrices */
     iv_code_form codes;       /* where has_codes: of the file's rows */
+    bool int8;                /* some slices are int8 matrices: their values are not those written */
+    const char *stored_as;    /* the file's format where it is a packed one; else NULL */
     bool changed;             /* since the digests were made */
 };
 
@@ -48,6 +50,11 @@ iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err
 /* Seeded random weights of every tensor that a model of this configuration has, all of one type. */
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
                            iv_error *err);
+
+/* The same as the quantization_config of `dir` stores them (iv_checkpoint_dummy_of); packed: what packed weights
+ * become. */
+iv_status iv_tensors_dummy_of(const char *dir, const iv_model_config *config, iv_dtype type, iv_dtype packed,
+                              uint64_t seed, iv_checkpoint **out, iv_error *err);
 
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
 void iv_tensors_bind(iv_model *m, const iv_model *first);

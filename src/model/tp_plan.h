@@ -4,8 +4,9 @@
  * Row-parallel layers (attention's output, down) are cut at leaves: a rank owns consecutive leaves of K and adds up
  * their canonical nodes (numerics/tree.h); adding all ranks' nodes in tree order completes the tree of NUMERICS.md
  * section 3.3 with the additions of one rank. A baseline (NUMERICS.md section 14) instead has one node a rank, over
- * that rank's K, and adds rank by rank. Layers before such a layer are cut by what its inputs need: query heads, the KV
- * heads they read, columns of gate and up. A rank without a leaf of attention's output has no heads.
+ * that rank's K, and adds rank by rank; so do int8 layers (section 20), whose sums are exact. Layers before such a
+ * layer are cut by what its inputs need: query heads, the KV heads they read, columns of gate and up. A rank without a
+ * leaf of attention's output has no heads.
  */
 #ifndef IV_MODEL_TP_PLAN_H
 #define IV_MODEL_TP_PLAN_H

@@ -19,7 +19,22 @@ static inline iv_arithmetic iv_arithmetic_auto(bool gpu, iv_dtype gemm) {
     return gpu && gemm != IV_F32 ? IV_TC16 : IV_FMA32;
 }
 
-/* "auto", or NULL: *given is false and *out is left alone. IV_INVALID for a name that is none. */
+/* What an engine's `arithmetic` says: how floats are summed, and whether linear layers are products of int8 codes
+ * (NUMERICS.md, 20) of 1 or 2 terms; 0: they are not. "i8" leaves the floats to the device, as "auto" does. */
+typedef struct iv_engine_arithmetic {
+    bool given; /* floats are */
+    iv_arithmetic floats;
+    int terms;
+} iv_engine_arithmetic;
+
+/* "fma32", "i8+fma32", "i8x2+tc16". Static strings. */
+const char *iv_engine_arithmetic_name(iv_arithmetic floats, int terms);
+
+/* NULL is "auto". IV_INVALID for a name that is none. floats is left alone where it is not given. */
+iv_status iv_engine_arithmetic_parse(const char *text, iv_engine_arithmetic *out, iv_error *err);
+
+/* "auto", or NULL: *given is false and *out is left alone. IV_INVALID for a name that is none,
+ * IV_UNSUPPORTED for one of int8, which engines alone have. */
 iv_status iv_arithmetic_parse(const char *text, bool *given, iv_arithmetic *out, iv_error *err);
 
 /* IV_UNSUPPORTED: it is not defined for GEMM inputs of this type. */

@@ -45,12 +45,13 @@ static void store(iv_dtype type, void *p, size_t i, float x) {
 void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
                               size_t n, iv_dtype to, void *dgate, void *dup) {
     iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
+    bool gated = iv_activation_is_gated(a); /* else dgate may be dup */
     for (size_t i = 0; i < n; i++) {
         float dg = 0.0f, du;
-        v_activate_backward(a->kind, f, gate ? iv_element(type, gate, i) : 0.0f, iv_element(type, up, i), da[i], &dg,
+        v_activate_backward(a->kind, f, gated ? iv_element(type, gate, i) : 0.0f, iv_element(type, up, i), da[i], &dg,
                             &du);
         store(to, dup, i, du);
-        if (gate) store(to, dgate, i, dg);
+        if (gated) store(to, dgate, i, dg);
     }
 }
 

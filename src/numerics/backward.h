@@ -22,7 +22,7 @@ void iv_ref_norm_by_backward(const float *x, const float *w, float r, float c, s
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 
 /* gate and up are typed, as the backward pass sees them; da is the gradient of the activation. Results are rounded to
- * `to`. gate and dgate may be NULL if it has no gate. */
+ * `to`. gate and dgate are not used if it has no gate. */
 void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
                               size_t n, iv_dtype to, void *dgate, void *dup);
 

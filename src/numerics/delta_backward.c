@@ -25,6 +25,13 @@ float iv_ref_delta_decay_backward(float ddecay, float a, float dt_bias, float a_
     return iv_canonical((ddecay * (0.0f - v_exp(a_log))) * iv_ref_sigmoid(a + dt_bias));
 }
 
+float iv_ref_scan_step_backward(float of_step, float ddecay, float dt, float dt_bias, float a_log, float low,
+                                float high) {
+    float step = iv_ref_softplus(dt + dt_bias);
+    if (step < low || step > high) return 0.0f;
+    return iv_canonical((of_step + ddecay * (0.0f - v_exp(a_log))) * iv_ref_sigmoid(dt + dt_bias));
+}
+
 static void store(iv_dtype type, void *p, size_t i, float x) {
     if (type == IV_F32)
         ((float *)p)[i] = iv_canonical(x);
@@ -111,7 +118,7 @@ static void weigh(work *w) {
         for (size_t i = 0; i <= t; i++) {
             float f = iv_ref_delta_factor(w->total[t], w->total[i]);
             store(a->type, w->pq, t * B + i, f * chain(w, 0.0f, a->q, key_row, t, a->k, key_row, i, 0, padded));
-            if (i < t)
+            if (i < t && !a->scan)
                 store(a->type, w->p, t * B + i, f * chain(w, 0.0f, a->k, key_row, t, a->k, key_row, i, 0, padded));
         }
     }
@@ -128,18 +135,19 @@ static void substitute(work *w) {
     size_t padded = iv_padded_k(a->key_dim), n = a->value_dim;
     memset(w->dv, 0, sizeof w->dv);
     for (size_t t = w->rows; t-- > 0;) {
-        float lanes[IV_ROW_LANES] = {0}, beta = a->beta[w->first + t];
+        float lanes[IV_ROW_LANES] = {0}, beta = a->scan ? 1.0f : a->beta[w->first + t];
         for (size_t j = 0; j < n; j++) {
             float x = to_border(w, t) * chain(w, 0.0f, a->k, key_row, t, w->rounded, state_column, j, 0, padded);
             for (size_t s = w->steps; s-- > t / T;)
                 x = chain(w, x, w->pq, matrix_column, t, a->dout, value_column, j, s * T, s * T + T);
-            for (size_t s = w->steps; s-- > t / T;)
+            for (size_t s = w->steps; s-- > t / T && !a->scan;)
                 x = chain(w, x, w->p, minus_column, t, w->dv, dv_column, j, s * T, s * T + T);
             float *lane = &lanes[j % IV_ROW_LANES];
             w->du[t * n + j] = x + 0.0f;
-            a->dv[(w->first + t) * n + j] = iv_canonical(beta * w->du[t * n + j]);
+            a->dv[(w->first + t) * n + j] = iv_canonical(a->scan ? w->du[t * n + j] : beta * w->du[t * n + j]);
             *lane = iv_fma(w->du[t * n + j], element(w, a->updates, (w->first + t) * n + j), *lane);
         }
+        if (a->scan) continue;
         for (size_t j = 0; j < n; j++) store(a->type, w->dv, t * n + j, a->dv[(w->first + t) * n + j]);
         a->dbeta[w->first + t] = iv_canonical(iv_delta_gate_gradient(iv_ref_fold_lanes(lanes), beta));
     }
@@ -153,9 +161,13 @@ static void weigh_gradients(work *w) {
         for (size_t i = 0; i <= t; i++) {
             float f = iv_ref_delta_factor(w->total[t], w->total[i]);
             float o = chain(w, 0.0f, a->dout, value_row, t, a->updates, value_row, i, 0, padded);
-            float v = chain(w, 0.0f, w->dv, dv_row, t, a->updates, value_row, i, 0, padded);
             store(a->type, w->of_out, t * B + i, f * o);
             if (i == t) continue;
+            if (a->scan) {
+                store(a->type, w->sums, t * B + i, element(w, w->pq, t * B + i) * o);
+                continue;
+            }
+            float v = chain(w, 0.0f, w->dv, dv_row, t, a->updates, value_row, i, 0, padded);
             store(a->type, w->of_dv, t * B + i, f * v);
             store(a->type, w->sums, t * B + i, element(w, w->pq, t * B + i) * o - element(w, w->p, t * B + i) * v);
         }
@@ -168,13 +180,13 @@ static void row_gradients(work *w, const void *border, size_t t, float *own, flo
     float factor = iv_ref_delta_factor(w->total[t], 0.0f), lanes[3][IV_ROW_LANES] = {{0}};
     for (size_t c = 0; c < a->key_dim; c++) {
         float y = factor * chain(w, 0.0f, a->dout, value_row, t, border, state_row, c, 0, padded);
-        float z = factor * chain(w, 0.0f, w->dv, dv_row, t, border, state_row, c, 0, padded);
+        float z = a->scan ? 0.0f : factor * chain(w, 0.0f, w->dv, dv_row, t, border, state_row, c, 0, padded);
         float b = to_border(w, t) * chain(w, 0.0f, a->updates, value_row, t, w->rounded, state_row, c, 0, padded);
         float q = element(w, a->q, (w->first + t) * a->key_dim + c), k = key_row(w, a->k, c, t);
         size_t lane = c % IV_ROW_LANES;
         lanes[0][lane] = iv_fma(q, y, lanes[0][lane]), lanes[1][lane] = iv_fma(k, z, lanes[1][lane]);
         lanes[2][lane] = iv_fma(k, b, lanes[2][lane]);
-        float dk = chain(w, b - z, w->of_dv, minus_both, t, a->k, key_column, c, 0, w->steps * T);
+        float dk = a->scan ? b : chain(w, b - z, w->of_dv, minus_both, t, a->k, key_column, c, 0, w->steps * T);
         dk = chain(w, dk, w->of_out, matrix_column, t, a->q, key_column, c, step * T, w->steps * T);
         float dq = chain(w, y, w->of_out, matrix_row, t, a->k, key_column, c, 0, step * T + T);
         a->dq[(w->first + t) * a->key_dim + c] = iv_canonical(dq + 0.0f);
@@ -182,7 +194,8 @@ static void row_gradients(work *w, const void *border, size_t t, float *own, flo
     }
     float row = chain(w, 0.0f, w->sums, matrix_row, t, NULL, one, 0, 0, step * T + T);
     float column = chain(w, 0.0f, w->sums, matrix_column, t, NULL, one, 0, step * T, w->steps * T);
-    *own = (row - column) + (iv_ref_fold_lanes(lanes[0]) - iv_ref_fold_lanes(lanes[1]));
+    float of_state = iv_ref_fold_lanes(lanes[0]);
+    *own = (row - column) + (a->scan ? of_state : of_state - iv_ref_fold_lanes(lanes[1]));
     *behind = iv_ref_fold_lanes(lanes[2]);
 }
 
@@ -198,7 +211,7 @@ static float border_gradient(work *w, const void *border) {
             *lane = iv_fma(element(w, border, i), w->next[i], *lane);
             float s = is_last ? 0.0f : w->next[i] * last;
             s = chain(w, s, a->q, decayed, c, a->dout, value_column, j, 0, w->steps * T);
-            w->state[i] = chain(w, s, a->k, minus_decayed, c, w->dv, dv_column, j, 0, w->steps * T);
+            w->state[i] = a->scan ? s : chain(w, s, a->k, minus_decayed, c, w->dv, dv_column, j, 0, w->steps * T);
         }
     return last * iv_ref_fold_lanes(lanes);
 }

@@ -22,4 +22,8 @@ float iv_quantize_scale(iv_weight_format format, const float *x, size_t n, float
 /* out[i]: the code of x[i], as the format stores it, a byte each; 4 bits in the lower half. */
 void iv_quantize_codes(iv_weight_format format, const float *x, size_t n, float scale, uint8_t *out);
 
+/* GGUF's blocks of n numbers, a multiple of 32: Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, as ggml's reference makes them. A scale
+ * above 65504 becomes an infinity, which readers refuse. */
+void iv_quantize_gguf(iv_weight_format format, const float *x, size_t n, uint8_t *out);
+
 #endif

@@ -3,7 +3,6 @@
 #include "serve/api/handlers.h"
 
 #include <poll.h>
-#include <stdio.h>
 
 static iv_status load_module(const iv_server *s, const iv_lora_module *m, iv_error *err) {
     iv_buf text = {0};
@@ -21,11 +20,9 @@ static iv_status load_module(const iv_server *s, const iv_lora_module *m, iv_err
 }
 
 iv_status iv_adapters_load_modules(const iv_server *s, const iv_lora_module *modules, size_t count, iv_error *err) {
-    char place[IV_ADAPTER_NAME_BYTES + 20];
     for (size_t i = 0; i < count; i++) {
         iv_status status = load_module(s, &modules[i], err);
-        snprintf(place, sizeof place, "--lora-modules %.200s", modules[i].name);
-        if (status != IV_OK) return iv_error_prefix(err, place);
+        if (status != IV_OK) return iv_error_prefix(err, "--lora-modules %.200s", modules[i].name);
     }
     return IV_OK;
 }

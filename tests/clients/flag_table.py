@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import urllib.request
 
+from adapters import make_adapter
 from support import check, main
 from upstream import BINARY, TINY_MATH, wait_for_port
 
@@ -18,6 +19,7 @@ folder = tempfile.TemporaryDirectory()
 MADE = pathlib.Path(folder.name)
 (MADE / "key").write_text("key\n")
 (MADE / "config.yaml").write_text("threads: 1\n")
+ADAPTER = make_adapter(MADE / "adapter", TINY_MATH, 1)
 DUMMY = ("--load-format", "dummy")
 # flag: kind, its value (None: it has none), and flags that the comparison has, too
 ROWS = {
@@ -35,7 +37,8 @@ ROWS = {
     "arithmetic": (CHANGES, "tc16"), "dtype": (CHANGES, "float32"), "numerics": (CHANGES, "vanilla"), "isa": (NEVER, "scalar"), "threads": (NEVER, "1"),
     "tensor-parallel-size": (NEVER, "2"), "enable-expert-parallel": (REFUSED, None), "expert-parallel-size": (REFUSED, "1"), "rank-transport": (NEVER, "host"), "rank-timeout": (NEVER, "1000"), "max-model-len": (NEVER, "512"),
     "max-num-seqs": (NEVER, "2"), "max-num-batched-tokens": (NEVER, "16"), "step-target": (NEVER, "5"), "kv-cache-memory": (NEVER, "16M"), "state-cache-memory": (NEVER, "1M"),
-    "sample-all-ids": (CHANGES, None, *DUMMY),
+    "sample-all-ids": (CHANGES, None, *DUMMY), "lora-modules": (NEVER, f"a={ADAPTER}"), "enable-lora": (NEVER, None), "max-loras": (NEVER, "3"),
+    "max-lora-rank": (NEVER, "8", "--enable-lora"),
     "no-enable-prefix-caching": (NEVER, None), "speculative": (NEVER, "ngram"), "num-speculative-tokens": (NEVER, "3", "--speculative", "ngram"),
 }
 

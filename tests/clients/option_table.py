@@ -7,6 +7,7 @@ import tempfile
 import urllib.error
 import urllib.request
 
+from adapters import make_adapter
 from support import check, main
 from upstream import TINY_MATH, serving
 
@@ -88,7 +89,7 @@ ANY = {
     "conversation": refused("c"), "background": refused(True), "truncation": never("disabled"),
     "include": changes(["message.output_text.logprobs"]), "stream_options": changes({"include_usage": True}, stream=True), "priority": never(3),
     "image_data": refused("x"), "input_embeds": refused([1]), "session_params": refused({}), "custom_logit_processor": refused("x"),
-    "lora_path": refused("x"), "log_metrics": refused(False), "no_logs": never(True), "user": LABEL, "metadata": never({"a": "b"}),
+    "lora_path": changes("one"), "log_metrics": refused(False), "no_logs": never(True), "user": LABEL, "metadata": never({"a": "b"}),
     "service_tier": LABEL, "store": never(False), "safety_identifier": LABEL, "prompt_cache_key": LABEL, "prompt_cache_retention": LABEL,
     "prompt_cache_options": LABEL, "session_id": LABEL, "custom_labels": LABEL, "max_tool_calls": never(3), "system": changes("Be brief."),
     "thinking": changes({"type": "disabled"}), "output_config": changes({"format": {"type": "json_schema", "schema": SCHEMA}}),
@@ -231,6 +232,7 @@ with tempfile.TemporaryDirectory() as made:
     config.pop("chat_template", None)
     (pathlib.Path(made) / "tokenizer_config.json").write_text(json.dumps(config))
     (pathlib.Path(made) / "chat_template.jinja").write_text(TEMPLATE)
-    with serving(pathlib.Path(made)) as port:
+    adapter = make_adapter(f"{made}/adapter", TINY_MATH, 1, size=0.3)
+    with serving(pathlib.Path(made), "--lora-modules", f"one={adapter}") as port:
         url = f"http://127.0.0.1:{port}"
         main(test_bodies, test_members, test_token_rules)

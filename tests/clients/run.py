@@ -32,7 +32,7 @@ OFFLINE = re.compile("dns error|name resolution|Connect|Network is unreachable|t
 SETS = {  # the longest first
     "eval": ("lm_eval_harness", "llama_index_client", "instructor_client", "guidellm_client"),
     "anthropic": ("anthropic_client", "agent_requests", "option_table", "flag_table"),
-    "openai": ("openai_client", "tool_forms", "langchain_client", "pydantic_ai_client", "openai_agents_client", "inspect_ai_client"),
+    "openai": ("openai_client", "lora_client", "tool_forms", "langchain_client", "pydantic_ai_client", "openai_agents_client", "inspect_ai_client"),
     "litellm": ("litellm_client", "dspy_client"),
     "sglang": ("sglang_client", "sglang_script"),
     "router": ("router",),

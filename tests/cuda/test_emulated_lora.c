@@ -2,6 +2,7 @@
  * batches, chunks, graphs, caches, loads and unloads in mid-answer; steps of the base alone launch nothing more. */
 #include "cuda/emulator/include/control.h"
 #include "engine/client.h"
+#include "engine/state.h"
 #include "base/file.h"
 #include "format/scratch.h"
 #include "kernels/cuda/adapters.h"
@@ -211,6 +212,29 @@ static void steps_of_the_base_launch_nothing_more(void **state) {
     answers_free(before, 1), answers_free(after, 1), answers_free(other, 1);
 }
 
+/* A scored prompt goes through the head in several slices, of an adapter that has one. */
+static void slices_of_logits(void **state) {
+    (void)state;
+    enum { SCORED = 150 };
+    int32_t ids[SCORED];
+    uint64_t hash[3];
+    for (size_t i = 0; i < SCORED; i++) ids[i] = (int32_t)((i * i * 7 + 5 * i + 2) % 300);
+    for (size_t k = 0; k < 3; k++) { /* the last one is the control: the base alone */
+        const way w = {k ? "cuda" : "cpu", "tc16", "auto", 1, 256, false, false, false};
+        iv_engine *e = open_way("hf/qwen3", &w);
+        assert_true(e->logits_max < SCORED - 1);
+        load(e, "one", data("adapters/", "qwen3_ends"));
+        iv_request r = ask_ids(e, ids, SCORED, 0);
+        r.score_only = true, r.prompt_logprobs = 0, r.adapter = k < 2 ? "one" : NULL;
+        answer *a = answer_to(e, &r);
+        assert_int_equal(a->reported, SCORED - 1);
+        hash[k] = a->reported_hash;
+        iv_engine_close(e);
+        answers_free(a, 1);
+    }
+    assert_true(hash[0] == hash[1] && hash[1] != hash[2]);
+}
+
 /* A name changes hands in mid-answer, while graphs are in use; the adapters have other modules and ranks. */
 static void loads_in_mid_answer(void **state) {
     (void)state;
@@ -267,9 +291,11 @@ static void control_a_flipped_bit_differs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_adapters_have_the_cpus_bits), cmocka_unit_test(mixed_batches_have_the_cpus_bits),
-        cmocka_unit_test(steps_of_the_base_launch_nothing_more), cmocka_unit_test(loads_in_mid_answer),
-        cmocka_unit_test(control_a_flipped_bit_differs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_adapters_have_the_cpus_bits),
+                                       cmocka_unit_test(mixed_batches_have_the_cpus_bits),
+                                       cmocka_unit_test(steps_of_the_base_launch_nothing_more),
+                                       cmocka_unit_test(slices_of_logits),
+                                       cmocka_unit_test(loads_in_mid_answer),
+                                       cmocka_unit_test(control_a_flipped_bit_differs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,7 @@ static void same_digests(void **state) {
     } models[] = {{"tests/data/hf/qwen3", 70},
                   {"tests/data/hf/llama31", 10},
                   {"tests/data/shapes/window --load-format dummy", 5},
+                  {"tests/data/hf/qwen3 --lora tests/data/adapters/qwen3", 20},
                   {"tests/data/hf/qwen3_moe", 70}}; /* 17 rows per expert: packed */
     enum { MODELS = sizeof models / sizeof *models };
     char ids[1000], line[3000], want[100], got[100];

@@ -3,6 +3,7 @@
 #include "client.h"
 #include "engine/adapters.h"
 #include "base/file.h"
+#include "device/memory.h"
 #include "format/safetensors.h"
 #include "format/scratch.h"
 
@@ -241,6 +242,58 @@ static void the_base_keeps_its_bits(void **state) {
     answers_free(a[0], 1), answers_free(a[1], 1);
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+/* What is set aside is at least what an adapter of this rank takes. */
+static void room_is_enough(void **state) {
+    (void)state;
+    for (size_t c = 0; c < sizeof golden / sizeof *golden; c++)
+        for (size_t ranks = 1; ranks <= golden[c].ranks; ranks++) {
+            iv_engine_options o = options_for(data(golden[c].model));
+            iv_adapter_info info = {.size = sizeof info};
+            size_t room;
+            o.tensor_parallel_size = ranks;
+            iv_engine *e = open_with(&o);
+            load(e, "a", adapter_dir(golden[c].adapter));
+            assert_true(iv_engine_adapter_at(e, 0, &info));
+            assert_true(iv_adapters_room(e->model, ranks, info.rank, &room));
+            if (room < info.bytes)
+                fail_msg("%s on %zu ranks: %zu bytes set aside, %zu taken", golden[c].adapter, ranks, room, info.bytes);
+            iv_engine_close(e);
+        }
+}
+
+static size_t kv_tokens_with(size_t max_loras, size_t rank) {
+    iv_engine_options o = options_for(data("hf/qwen3"));
+    iv_engine_info info;
+    o.kv_bytes = 0, o.kv_fraction = 0.002, o.max_num_seqs = 4;
+    o.max_loras = max_loras, o.max_lora_rank = rank;
+    iv_engine *e = open_with(&o);
+    iv_engine_get_info(e, &info);
+    iv_engine_close(e);
+    return info.kv_tokens;
+}
+
+/* The KV cache leaves room for max_loras of max_lora_rank. The free memory of a shared machine varies. */
+static void the_cache_leaves_room(void **state) {
+    (void)state;
+    enum { RANK = 4096 };
+    iv_engine_options o = options_for(data("hf/qwen3"));
+    iv_error err;
+    iv_engine *e = open_with(&o);
+    size_t one, memory = iv_memory_available();
+    assert_true(iv_adapters_room(e->model, 1, RANK, &one));
+    iv_engine_close(e);
+    size_t count = memory / 10 * 4 / one;
+    assert_in_range(count, 1, IV_ADAPTERS_MAX);
+    size_t all = kv_tokens_with(0, RANK), less = kv_tokens_with(count, RANK);
+    printf("%zu adapters of %zu bytes in %zu: %zu tokens of %zu are left\n", count, one, memory, less, all);
+    assert_true(less < all / 100 * 85 && less > all / 4);
+    o.kv_bytes = 0, o.max_loras = count * 2, o.max_lora_rank = RANK;
+    assert_int_equal(iv_engine_open(&o, &e, &err), IV_LIMIT);
+    assert_non_null(strstr(err.message, "max_loras"));
+}
+
 /* ---- loads while requests run ------------------------------------------------------------------------------ */
 
 /* Names change hands in mid-answer: each request ends with the adapter that it began with. */
@@ -294,6 +347,47 @@ static void loads_and_unloads(void **state) {
     for (size_t i = 0; i < e->adapters.count; i++) assert_null(e->loaded[i]);
     iv_engine_close(e);
     answers_free(a, STREAMS), answers_free(want[0], 1), answers_free(want[1], 1);
+    scratch_close(&s);
+}
+
+/* A name gets another adapter in one step, also where max_loras are loaded; an error leaves it what it had. */
+static void replaced_in_mid_answer(void **state) {
+    (void)state;
+    static const int32_t ids[] = {5, 9, 100, 42, 7, 8, 9, 10};
+    iv_engine_options o = options_for(data("hf/qwen3_moe"));
+    scratch s;
+    iv_error err;
+    o.max_loras = 1;
+    scratch_open(&s);
+    copy_adapter(&s, adapter_dir("qwen3_moe"), other_scale);
+    const char *dirs[2] = {adapter_dir("qwen3_moe"), s.dir};
+    iv_engine *e = open_with(&o);
+    answer *want[2], *a = answers_new(2);
+    for (size_t i = 0; i < 2; i++) {
+        iv_request r = ask_ids(e, ids, 8, ANSWER);
+        ASSERT_OK(iv_engine_replace_adapter(e, "x", dirs[i], &err), &err);
+        r.adapter = "x", want[i] = answer_to(e, &r);
+    }
+    assert_string_not_equal(want[0]->digest, want[1]->digest);
+    for (size_t i = 0; i < 2; i++) {
+        bool busy;
+        iv_request r = ask_ids(e, ids, 8, ANSWER);
+        ASSERT_OK(iv_engine_replace_adapter(e, "x", dirs[i], &err), &err);
+        r.adapter = "x";
+        submit(e, &r, &a[i]);
+        for (size_t k = 0; k < 5; k++) {
+            ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+            take_events(e, a, 2);
+        }
+        assert_int_not_equal(iv_engine_replace_adapter(e, "x", "/nowhere", &err), IV_OK);
+    }
+    run_all(e, a, 2);
+    for (size_t i = 0; i < 2; i++) assert_same_answer("replaced", want[i], &a[i]);
+    iv_adapter_info info = {.size = sizeof info};
+    assert_true(iv_engine_adapter_at(e, 0, &info) && strcmp(info.path, s.dir) == 0);
+    assert_false(iv_engine_adapter_at(e, 1, &info));
+    iv_engine_close(e);
+    answers_free(a, 2), answers_free(want[0], 1), answers_free(want[1], 1);
     scratch_close(&s);
 }
 
@@ -381,9 +475,14 @@ static void refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_pefts),          cmocka_unit_test(one_digest_an_adapter),
-        cmocka_unit_test(the_base_keeps_its_bits),   cmocka_unit_test(loads_and_unloads),
-        cmocka_unit_test(receipts_name_the_adapter), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_pefts),
+                                       cmocka_unit_test(one_digest_an_adapter),
+                                       cmocka_unit_test(the_base_keeps_its_bits),
+                                       cmocka_unit_test(loads_and_unloads),
+                                       cmocka_unit_test(receipts_name_the_adapter),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(room_is_enough),
+                                       cmocka_unit_test(the_cache_leaves_room),
+                                       cmocka_unit_test(replaced_in_mid_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

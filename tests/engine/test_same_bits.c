@@ -99,6 +99,8 @@ static void every_way(const char *arithmetic) {
 
 static void fma32(void **state) { (void)state, every_way("fma32"); }
 static void tc16(void **state) { (void)state, every_way("tc16"); }
+static void i8(void **state) { (void)state, every_way("i8"); }
+static void i8x2(void **state) { (void)state, every_way("i8x2+tc16"); }
 
 /* The caller's thread flushes subnormals or truncates, as after fast-math start-up code or fesetround. */
 static void the_callers_float_mode_is_ignored(void **state) {
@@ -177,8 +179,12 @@ static void fingerprints_name_what_matters(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fma32), cmocka_unit_test(tc16), cmocka_unit_test(the_callers_float_mode_is_ignored),
-        cmocka_unit_test(control_differences_are_seen), cmocka_unit_test(fingerprints_name_what_matters)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fma32),
+                                       cmocka_unit_test(tc16),
+                                       cmocka_unit_test(i8),
+                                       cmocka_unit_test(i8x2),
+                                       cmocka_unit_test(the_callers_float_mode_is_ignored),
+                                       cmocka_unit_test(control_differences_are_seen),
+                                       cmocka_unit_test(fingerprints_name_what_matters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,11 +14,12 @@ static const struct {
     iv_arithmetic arithmetic;
     iv_dtype dtype;
     const char *name;
-} kinds[] = {{IV_FMA32, IV_BF16, "fma32-bfloat16"},
-             {IV_FMA32, IV_F16, "fma32-float16"},
-             {IV_FMA32, IV_F32, "fma32-float32"},
-             {IV_TC16, IV_BF16, "tc16-bfloat16"},
-             {IV_TC16, IV_F16, "tc16-float16"}};
+    int terms;
+} kinds[] = {{IV_FMA32, IV_BF16, "fma32-bfloat16", 0},   {IV_FMA32, IV_F16, "fma32-float16", 0},
+             {IV_FMA32, IV_F32, "fma32-float32", 0},     {IV_TC16, IV_BF16, "tc16-bfloat16", 0},
+             {IV_TC16, IV_F16, "tc16-float16", 0},       {IV_FMA32, IV_BF16, "i8+fma32-bfloat16", 1},
+             {IV_FMA32, IV_F32, "i8+fma32-float32", 1},  {IV_TC16, IV_BF16, "i8x2+tc16-bfloat16", 2},
+             {IV_FMA32, IV_F16, "i8x2+fma32-float16", 2}};
 static const struct { size_t threads, chunk; } ways[] = {{1, TOKENS}, {2, 7}, {3, 33}, {7, 1}};
 
 enum {
@@ -37,7 +38,7 @@ static size_t tokens_of(size_t model) { return strstr(models[model], "tiny") ? 6
 
 static void digest_of(size_t model, size_t kind, iv_isa isa, size_t threads, size_t chunk, char hex[65]) {
     runner r;
-    iv_model_options o = {.has_dtype = true, .dtype = kinds[kind].dtype};
+    iv_model_options o = {.has_dtype = true, .dtype = kinds[kind].dtype, .terms = kinds[kind].terms};
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", source_path(models[model]));
     runner_open(&r, dir, &o, kinds[kind].arithmetic, isa, threads);

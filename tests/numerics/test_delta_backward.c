@@ -1,6 +1,6 @@
-/* The gradients of the delta rule by blocks against those of the exact recurrence in double, over long sequences whose
- * last block is not whole: their error is that of one rounding of the operands, and is no greater in the first rows,
- * which most blocks lie behind. */
+/* The gradients of the delta rule, and of a selective scan, by blocks against those of the exact recurrence in double,
+ * over long sequences whose last block is not whole: their error is that of one rounding of the operands, and is no
+ * greater in the first rows, which most blocks lie behind. */
 #include "random.h"
 #include "numerics/attention.h"
 #include "numerics/delta.h"
@@ -22,6 +22,7 @@ static const struct {
 
 typedef struct problem {
     iv_dtype type;
+    bool scan; /* u = beta v; the gradient of v is that of u, and beta has none */
     float q[TOKENS * KEY], k[TOKENS * KEY], v[TOKENS * VALUE], dout[TOKENS * VALUE]; /* values of the type but v */
     float beta[TOKENS], decay[TOKENS];
     double want[GRADIENTS][TOKENS * KEY];
@@ -68,7 +69,7 @@ static void forward(const problem *x, size_t t, matrix before, matrix state, dou
     for (size_t j = 0; j < VALUE; j++) {
         double kept = 0;
         for (size_t c = 0; c < KEY; c++) before[c][j] = state[c][j] * exp((double)x->decay[t]);
-        for (size_t c = 0; c < KEY; c++) kept += before[c][j] * (double)k[c];
+        for (size_t c = 0; c < KEY && !x->scan; c++) kept += before[c][j] * (double)k[c];
         u[j] = (double)x->beta[t] * ((double)x->v[t * VALUE + j] - kept);
     }
     for (size_t c = 0; c < KEY; c++)
@@ -82,13 +83,13 @@ static void backward(problem *x, size_t t, matrix before, matrix state, const do
     for (size_t j = 0; j < VALUE; j++) {
         du[j] = 0;
         for (size_t c = 0; c < KEY; c++) d[c][j] += (double)q[c] * (double)dout[j], du[j] += d[c][j] * (double)k[c];
-        dv[j] = beta * du[j], of_beta += du[j] * u[j] / beta;
+        dv[j] = x->scan ? du[j] : beta * du[j], of_beta += du[j] * u[j] / beta;
     }
     for (size_t c = 0; c < KEY; c++) {
         dq[c] = dk[c] = 0;
         for (size_t j = 0; j < VALUE; j++) {
-            dq[c] += state[c][j] * (double)dout[j], dk[c] += d[c][j] * u[j] - before[c][j] * dv[j];
-            d[c][j] -= (double)k[c] * dv[j];
+            dq[c] += state[c][j] * (double)dout[j], dk[c] += d[c][j] * u[j];
+            if (!x->scan) dk[c] -= before[c][j] * dv[j], d[c][j] -= (double)k[c] * dv[j];
             of_decay += d[c][j] * before[c][j];
             d[c][j] *= decay;
         }
@@ -121,7 +122,10 @@ static void by_blocks(problem *x, iv_arithmetic arithmetic) {
             store(x->type, qt, c, x->q[t * KEY + c]), store(x->type, kt, c, x->k[t * KEY + c]);
         memcpy(q + t * KEY * width, qt, KEY * width), memcpy(k + t * KEY * width, kt, KEY * width);
         for (size_t j = 0; j < VALUE; j++) store(x->type, dout, t * VALUE + j, x->dout[t * VALUE + j]);
-        iv_ref_delta_row(&d, qt, kt, x->v + t * VALUE, x->decay[t], x->beta[t], o);
+        if (x->scan)
+            iv_ref_scan_row(&d, qt, kt, x->v + t * VALUE, x->decay[t], x->beta[t], 0.0f, o);
+        else
+            iv_ref_delta_row(&d, qt, kt, x->v + t * VALUE, x->decay[t], x->beta[t], o);
         iv_ref_delta_last_update(&d, updates + t * VALUE * width);
     }
     iv_ref_delta_close(&d);
@@ -141,7 +145,8 @@ static void by_blocks(problem *x, iv_arithmetic arithmetic) {
                                                                     .dk = x->got[DK],
                                                                     .dv = x->got[DV],
                                                                     .dbeta = x->got[DBETA],
-                                                                    .ddecay = x->got[DDECAY]}));
+                                                                    .ddecay = x->got[DDECAY],
+                                                                    .scan = x->scan}));
     free(updates), free(borders), free(q), free(k), free(dout);
 }
 
@@ -168,14 +173,17 @@ static void gradients_of_the_recurrence(void **state) {
     rng r = rng_start("delta backward");
     problem *x = calloc(1, sizeof *x);
     assert_non_null(x);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        make(&r, kinds[i].type, x);
-        exact(x), by_blocks(x, kinds[i].arithmetic);
+    for (size_t i = 0; i < 2 * sizeof kinds / sizeof *kinds; i++) {
+        size_t kind = i / 2;
+        x->scan = i % 2;
+        make(&r, kinds[kind].type, x);
+        exact(x), by_blocks(x, kinds[kind].arithmetic);
         for (size_t g = 0; g < GRADIENTS; g++) {
+            if (x->scan && g == DBETA) continue;
             double all = error_of(x, g, 0, TOKENS), early = error_of(x, g, 0, 200);
-            printf("%s: relative error of the gradient of %s %.2e, in the first 200 rows %.2e\n", kinds[i].name,
-                   gradients[g].name, all, early);
-            assert_true(all < kinds[i].limit && early < 1.5 * kinds[i].limit);
+            printf("%s%s: relative error of the gradient of %s %.2e, in the first 200 rows %.2e\n",
+                   x->scan ? "scan, " : "", kinds[kind].name, gradients[g].name, all, early);
+            assert_true(all < kinds[kind].limit && early < 1.5 * kinds[kind].limit);
         }
     }
     free(x);
@@ -189,6 +197,12 @@ static void gradients_of_gates(void **state) {
         assert_true(fabs((double)iv_ref_delta_decay_backward(2.0f, a[i], 0.25f, -0.5f) - want) <= 1e-6 * fabs(want));
     }
     assert_true(iv_bits(iv_ref_delta_decay_backward(NAN, 0, 0, 0)) == IV_NAN_F32_BITS);
+    for (size_t i = 0; i < sizeof a / sizeof *a; i++) { /* of a step between 0.01 and 2 */
+        double x = (double)a[i] + 0.25, step = log1p(exp(x)), slope = step < 0.01 || step > 2 ? 0 : 1 / (1 + exp(-x));
+        double want = (3.0 - 2.0 * exp(-0.5)) * slope;
+        double got = (double)iv_ref_scan_step_backward(3.0f, 2.0f, a[i], 0.25f, -0.5f, 0.01f, 2.0f);
+        assert_true(fabs(got - want) <= 1e-6 * fabs(want));
+    }
 }
 
 int main(void) {

@@ -3,6 +3,8 @@
 #include "random.h"
 #include "format/json.h"
 #include "kernels/delta.h"
+#include "kernels/int8.h"
+#include "kernels/scan.h"
 #include "kernels/kernels.h"
 #include "kernels/matrix.h"
 #include "numerics/attention.h"
@@ -11,6 +13,8 @@
 #include "numerics/tree.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/elementary.h"
+
+#include <math.h>
 
 enum { VALUES_MAX = 8192 };
 
@@ -141,10 +145,49 @@ static void run_linear(const json_t *c) {
     free(x), free(w), free(m.data);
 }
 
+/* Three outputs of weights and one of a file's codes, by the kernels of every instruction set. */
+static void run_int8(const json_t *c) {
+    enum { OUTPUTS = 4 };
+    size_t k = number(c, "k"), odd = number(c, "odd");
+    iv_dtype type = type_of(c);
+    int spread = (int)number(c, "spread");
+    float scale = -0.75f, y[OUTPUTS];
+    iv_matrix m;
+    iv_pool *pool;
+    iv_error err;
+    void *x = calloc(k, 4), *w = calloc(k, 4);
+    uint8_t *codes = malloc(k);
+    inputs((uint32_t)k, k, type, spread, x);
+    if (odd) put_type(type, x, k > 3 ? 3 : 0, iv_float((uint32_t)odd));
+    for (size_t i = 0; i < k; i++) codes[i] = (uint8_t)((7 * i) % 256 - 128);
+    assert_true(iv_matrix_shape(&m, type, OUTPUTS, k) && iv_int8_shape(&m, (int)number(c, "terms")));
+    m.data = aligned_alloc(64, iv_matrix_bytes(&m));
+    memset(m.data, 0, iv_matrix_bytes(&m));
+    for (size_t i = 0; i + 1 < OUTPUTS; i++) {
+        inputs((uint32_t)(k + 1 + i), k, type, spread, w);
+        iv_int8_put(&m, type, w, k, 0, i, 1);
+    }
+    iv_int8_put_codes(&m, codes, &scale, k, 0, OUTPUTS - 1, 1);
+    ASSERT_OK(iv_pool_open(1, &pool, &err), &err);
+    iv_compute compute = {.arithmetic = IV_FMA32, .pool = pool};
+    assert_true(iv_linear_scratch(1, k, &compute.scratch_bytes));
+    compute.scratch = aligned_alloc(64, compute.scratch_bytes);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        compute.kernels = iv_kernels_select((iv_isa)isa);
+        iv_linear(&compute,
+                  &(iv_linear_args){
+                      .weight = &m, .type = type, .x = x, .x_stride = k, .rows = 1, .out = y, .out_stride = OUTPUTS});
+        compare(c, y, OUTPUTS);
+    }
+    iv_pool_close(pool);
+    free(x), free(w), free(codes), free(m.data), free(compute.scratch);
+}
+
 static void dot_products(void **state) {
     (void)state;
     json_t *root, *cases = cases_open(&root);
     assert_int_equal(count_op(cases, "linear", run_linear), 50);
+    assert_int_equal(count_op(cases, "int8", run_int8), 24);
     json_decref(root);
 }
 
@@ -275,6 +318,48 @@ static void run_linear_attention(const json_t *c) {
     free(scratch);
 }
 
+/* The same of a scan, with a gate before its norm, a bias, and steps of 1 / 32 at least. */
+static void run_selective_scan(const json_t *c) {
+    enum { SCAN_WIDTH = CHANNELS + VALUE + 1 };
+    static float x[DELTA_ROWS * SCAN_WIDTH], z[DELTA_ROWS * VALUE], y[DELTA_ROWS * VALUE], in[DELTA_ROWS * CHANNELS];
+    float conv[CHANNELS * TAPS], bias[CHANNELS], norm[VALUE], dt[DELTA_ROWS], a_log = -0.5f, dt_bias = -2.0f;
+    float typed[DELTA_ROWS * CHANNELS], qk[DELTA_ROWS * 2 * KEY], out[DELTA_ROWS * VALUE]; /* storage for any type */
+    float skip = 0.75f, squares;
+    iv_dtype type = type_of(c);
+    iv_delta_layout l;
+    size_t bytes;
+    assert_true(iv_delta_layout_make(&l, type, &(iv_delta_sizes){1, 1, 1, 0, KEY, VALUE, TAPS, true}));
+    assert_true(iv_delta_scratch(&l, &bytes));
+    void *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    inputs(18, DELTA_ROWS * CHANNELS, type, 0, typed), inputs(11, DELTA_ROWS * VALUE, IV_F32, 0, z);
+    inputs(12, DELTA_ROWS, IV_F32, 0, dt), inputs(14, CHANNELS * TAPS, IV_F32, 0, conv);
+    inputs(19, CHANNELS, IV_F32, 0, bias), inputs(15, VALUE, IV_F32, 0, norm);
+    for (size_t i = 0; i < DELTA_ROWS * CHANNELS; i++) in[i] = iv_element(type, typed, i);
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
+        iv_compute compute = {.kernels = iv_kernels_select((iv_isa)isa), .arithmetic = arithmetic_of(c)};
+        iv_scan_args scan = {.conv_bias = bias, .skip = &skip, .step_low = 0.03125f, .step_high = INFINITY};
+        iv_delta_args args = {&l, conv, &a_log, &dt_bias, norm, 1e-6f, x, typed, qk, out, NULL, &scan};
+        iv_delta_span span = {.rows = DELTA_ROWS};
+        for (size_t t = 0; t < DELTA_ROWS; t++) {
+            float *row = x + t * SCAN_WIDTH;
+            memcpy(row, in + t * CHANNELS, CHANNELS * sizeof *row);
+            memcpy(row + CHANNELS, z + t * VALUE, VALUE * sizeof *row);
+            row[SCAN_WIDTH - 1] = dt[t];
+            iv_delta_inputs(&compute, &args, t);
+        }
+        for (size_t t = 0; t < DELTA_ROWS; t++) assert_true(iv_scan_mix(&compute, &args, &span, t));
+        assert_true(iv_delta_heads(&compute, &args, &span, 0, scratch));
+        for (size_t t = 0; t < DELTA_ROWS; t++) {
+            iv_scan_gate(&compute, &args, t, &squares);
+            float factor = iv_ref_heads_factor(&squares, 1, VALUE, 1e-6f);
+            iv_scan_norm(&compute, &args, t, &factor);
+        }
+        for (size_t i = 0; i < DELTA_ROWS * VALUE; i++) y[i] = iv_element(type, out, i);
+        compare(c, y, DELTA_ROWS * VALUE);
+    }
+    free(scratch);
+}
+
 static void run_short_convolution(const json_t *c) {
     enum { N = 5, LENGTH = 8, CONV_TAPS = 3 };
     float typed[LENGTH * 3 * N], x[LENGTH * 3 * N], conv[N * CONV_TAPS], y[LENGTH * N];
@@ -297,6 +382,7 @@ static void layers_with_a_state(void **state) {
     (void)state;
     json_t *root, *cases = cases_open(&root);
     assert_int_equal(count_op(cases, "linear_attention", run_linear_attention), 5);
+    assert_int_equal(count_op(cases, "selective_scan", run_selective_scan), 5);
     assert_int_equal(count_op(cases, "short_convolution", run_short_convolution), 3);
     json_decref(root);
 }

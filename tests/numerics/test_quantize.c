@@ -68,7 +68,37 @@ static void values_are_near(void **state) {
     }
 }
 
+/* GGUF's blocks: no number is further away than half a step, and what float16 makes of the scale; the extreme one of
+ * Q4_0 and Q5_0, whose other end is clipped, than one. */
+static void blocks_are_near(void **state) {
+    (void)state;
+    static const iv_weight_format blocks[] = {IV_WEIGHT_Q8_0, IV_WEIGHT_Q4_0, IV_WEIGHT_Q4_1, IV_WEIGHT_Q5_0,
+                                              IV_WEIGHT_Q5_1};
+    static const float steps[] = {1.0f / 127, 1.0f / 8, 2.0f / 15, 1.0f / 16, 2.0f / 31},
+                       share[] = {0.5f, 1, 0.5f, 1, 0.5f};
+    rng r = rng_start("quantize gguf");
+    for (size_t i = 0; i < trials(2000, 40000); i++) {
+        size_t f = rng_below(&r, 5);
+        float x[64], got[64], size = ldexpf(1, (int)rng_below(&r, 16) - 4);
+        uint8_t bytes[64 * 2];
+        for (size_t k = 0; k < 64; k++) x[k] = size * ((float)rng_below(&r, 2001) / 1000 - 1);
+        iv_quantize_gguf(blocks[f], x, 64, bytes);
+        iv_dequantize_gguf(blocks[f], bytes, 64, got);
+        for (size_t k = 0; k < 64; k++)
+            if (!(fabsf(got[k] - x[k]) <= size * (steps[f] * share[f] + 0.002f)))
+                fail_msg("format %d: %a of %a: found %a", blocks[f], (double)x[k], (double)size, (double)got[k]);
+    }
+    float zero[32] = {0}, got[32];
+    uint8_t bytes[40];
+    for (size_t f = 0; f < 5; f++) {
+        iv_quantize_gguf(blocks[f], zero, 32, bytes);
+        iv_dequantize_gguf(blocks[f], bytes, 32, got);
+        for (size_t k = 0; k < 32; k++) assert_true(got[k] == 0);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_the_nearest), cmocka_unit_test(values_are_near)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_are_the_nearest), cmocka_unit_test(values_are_near),
+                                       cmocka_unit_test(blocks_are_near)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,6 +226,32 @@ def test_trainer(tmp_path):
 
 
 
+def test_trainers_of_adapters(tmp_path):
+    batch = [Sequence([3, 1, 4, 1, 5, 9, 2, 6]), Sequence([2, 7, 1, 8])]
+    options = {"lora_rank": 4, "lora_alpha": 8, "lora_targets": ["q_proj", "down_proj"], "pass_tokens": 64, "threads": 1}
+    llm = LLM(MODEL, device="cpu")
+    one, two, alone = Trainer(MODEL, base=llm, **options), Trainer(MODEL, base=llm, lora_seed=1, **options), Trainer(MODEL, **options)
+    assert alone.info.memory_bytes > one.info.memory_bytes and alone.fingerprint == one.fingerprint
+    assert one.step(batch, 1e-2).weights_hash == alone.step(batch, 1e-2).weights_hash != two.step(batch, 1e-2).weights_hash
+    with pytest.raises(InvarError, match="max_loras"):
+        one.sync_adapter(llm, "one")  # an engine without room
+    with pytest.raises(InvarError, match="sync_adapter"):
+        one.sync(llm)
+    llm.close()  # its weights stay as long as a trainer reads them
+    assert one.step(batch, 1e-2).weights_hash == alone.step(batch, 1e-2).weights_hash
+    with pytest.raises(InvarError, match="found a closed one"):
+        llm.generate("x")
+    digest = one.export(tmp_path / "a", dtype="float32")
+    with Trainer(MODEL, lora=tmp_path / "a", pass_tokens=64, threads=1) as further:
+        assert further.weights_hash == one.weights_hash and further.export(tmp_path / "b", dtype="float32") == digest
+    for trainer in (one, two, alone):
+        trainer.close()
+    for wrong, text in (({"lora_rank": 2, "lora_targets": "nothing"}, "selects none"), ({"lora_alpha": 2}, "lora_rank"),
+                        ({"lora_rank": -1}, "lora_rank"), ({"lora_rank": 2, "base": "x"}, "base")):  # fmt: skip
+        with pytest.raises(InvarError, match=text):
+            Trainer(MODEL, pass_tokens=64, **wrong)
+
+
 def test_policy_with_the_kl_in_its_rewards():
     """rloo: reward - kl_beta * sum of (old - reference), minus that of the other answer; without the sequences it cannot."""
     groups, rewards = [0, 0], [1.0, 0.25]

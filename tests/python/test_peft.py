@@ -16,7 +16,8 @@ from invar import Sequence, Trainer
 peft = pytest.importorskip("peft", reason="peft is not in this Python")
 ROOT = pathlib.Path(os.environ["INVAR_SOURCE"])
 CASES = [("hf/qwen3", "all-linear"), ("hf/qwen3", ["q_proj", "down_proj", "lm_head"]), ("hf/qwen2", r".*\.(q|v|o)_proj"),
-         ("families/phi3_a", ["qkv_proj", "gate_up_proj"]), ("families/lfm2_a", "all-linear")]
+         ("families/phi3_a", ["qkv_proj", "gate_up_proj"]), ("families/lfm2_a", "all-linear"), ("families/glm4_a", "all-linear"),
+         ("families/cohere2_a", "all-linear")]
 
 
 def base_of(name):

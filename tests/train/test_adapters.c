@@ -59,6 +59,9 @@ static const struct {
                 {"hf/qwen3_moe", everything, "fma32", 4},
                 {"families/qwen2_moe_a", everything, "tc16", 1},
                 {"families/lfm2_a", everything, "fma32", 1},
+                {"families/qwen3_next_a", NULL, "fma32", 1},
+                {"families/glm4_a", NULL, "fma32", 1},
+                {"families/falcon_h1_norm_a", everything, "fma32", 1},
                 {"families/gpt_oss_a", "q_proj,o_proj,k_proj,v_proj", "fma32", 1},
                 {"packed_models/qwen3_fp8_a", everything, "fma32", 1},
                 {"packed_models/llama_w8a8_int8_a", NULL, "fma32", 1}};
@@ -349,8 +352,6 @@ static void what_is_refused_is_named(void **state) {
     REFUSED(IV_INVALID, "decay_all: wanted weights with norms or biases", o.decay_all = true);
     REFUSED(IV_NOT_FOUND, "which selects none", o.lora_targets = "c_attn,c_proj");
     REFUSED(IV_UNSUPPORTED, "embed_tokens", o.lora_targets = "q_proj,embed_tokens");
-    REFUSED(IV_UNSUPPORTED, "wanted other modules", o.model = case_path("families/qwen3_next_a"),
-            o.lora_targets = "in_proj_qkvz");
     REFUSED(IV_UNSUPPORTED, "kv_a_proj_with_mqa", o.model = case_path("families/deepseek_v3_a"));
     REFUSED(IV_FORMAT, "lora_targets", o.lora_targets = "(q_proj");
     REFUSED(IV_NOT_FOUND, "adapter_config.json", o.lora_rank = 0, o.lora_alpha = 0, o.lora_seed = 0,

@@ -37,7 +37,21 @@ static const struct {
      "{\"model_type\":\"lfm2\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
      "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,"
      "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"],\"dtype\":\"bfloat16\"}",
-     "fma32", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"}};
+     "fma32", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"},
+    {"selective scans in layers of one block",
+     "{\"model_type\":\"nemotron_h\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
+     "\"hybrid_override_pattern\":\"ME*M-\",\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
+     "\"max_position_embeddings\":512,\"mamba_num_heads\":8,\"mamba_head_dim\":16,\"ssm_state_size\":12,"
+     "\"n_groups\":4,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"moe_shared_expert_intermediate_size\":64,\"dtype\":\"bfloat16\"}",
+     "tc16", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"},
+    {"selective scans next to attention",
+     "{\"model_type\":\"falcon_h1\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
+     "\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
+     "\"max_position_embeddings\":512,\"mamba_d_ssm\":128,\"mamba_n_heads\":8,\"mamba_d_state\":16,"
+     "\"mamba_n_groups\":2,\"mamba_rms_norm\":true,\"ssm_in_multiplier\":1.25,\"key_multiplier\":0.5,"
+     "\"mlp_multipliers\":[0.9,0.6],\"ssm_out_multiplier\":0.5,\"dtype\":\"bfloat16\"}",
+     "fma32", "attention", 4, "training on 4 tensor-parallel ranks: wanted a divisor of the 2 leaves"}};
 
 typedef struct documents {
     iv_trainer_batch batch;

@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS) outer_fma32(const __grid_const
             if constexpr (PARTS == 2)
                 adapter_activate<T>(p, at, column, y[0][i], y[1][i]);
             else
-                adapter_finish(p, at, of[0], y[0][i], adapted[0] >> i & 1);
+                adapter_finish(p, at, of[0], y[0][i], adapter_addend(p, at, of[0]), adapted[0] >> i & 1);
         }
     }
 }

@@ -123,15 +123,19 @@ IV_DEVICE size_t adapter_column(const adapter_problem &p, size_t i) {
     return i < half ? i / 8 * 16 + i % 8 : (i - half) / 8 * 16 + 8 + (i - half) % 8;
 }
 
+/* What output `column` of a row is added to. */
+IV_DEVICE float adapter_addend(const adapter_problem &p, int row, size_t column) {
+    return p.a.residual ? p.a.residual[(size_t)row * p.a.n + column] : 0.0f;
+}
+
 /* The end of output `column` of a row, y with the adapter's term. */
-IV_DEVICE void adapter_finish(const adapter_problem &p, int row, size_t column, float y, bool adapted) {
+IV_DEVICE void adapter_finish(const adapter_problem &p, int row, size_t column, float y, float addend, bool adapted) {
     if (!p.a.residual) {
         if (adapted) p.a.y[(size_t)row * p.a.y_stride + column] = y;
         return;
     }
-    float *x = p.a.residual + (size_t)row * p.a.n + column;
     if (p.a.bias) y = iv_canon(y + p.a.bias[column]);
-    *x = iv_canon(*x + y);
+    p.a.residual[(size_t)row * p.a.n + column] = iv_canon(addend + y);
 }
 
 /* The end of gate i and up i. */

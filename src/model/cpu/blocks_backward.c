@@ -4,6 +4,7 @@
 #include "kernels/heads_backward.h"
 #include "model/cpu/learner_state.h"
 #include "model/cpu/norms.h"
+#include "model/cpu/part_scales.h"
 #include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
 #include "numerics/floats.h"
@@ -35,6 +36,13 @@ static void add_kept_row(void *context, size_t row, size_t worker) {
     l->kernels->add(l->dnormed + row * hidden_of(l), l->kept_dnormed + row * hidden_of(l), hidden_of(l));
 }
 
+/* Does another block read what the layer's mixer reads? */
+static bool shares_norm(const iv_cpu_learner *l, size_t layer) {
+    const iv_model_config *c = &l->model->config;
+    if (c->layer[layer].norms == IV_NORMS_SHARED) return true;
+    return layer + 1 < (size_t)c->layers && c->layer[layer + 1].norm_kept;
+}
+
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
@@ -45,7 +53,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
         memcpy(l->kept_dnormed, l->dnormed, l->batch.tokens * hidden_of(l) * sizeof *l->dnormed);
         return IV_OK;
     }
-    if (layer->config->norms == IV_NORMS_SHARED) iv_pool_run(l->compute.pool, l->batch.tokens, add_kept_row, l);
+    if (attention && shares_norm(l, n.layer)) iv_pool_run(l->compute.pool, l->batch.tokens, add_kept_row, l);
     const float *weight = attention ? layer->attention_norm : layer->mlp_norm;
     if (weight)
         iv_learner_norm(l, attention ? l->tape.now->x : l->tape.now->x_mlp, weight,
@@ -55,21 +63,27 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     return IV_OK;
 }
 
+typedef struct scaling {
+    iv_cpu_learner *l;
+    float scale;
+} scaling;
+
 static void scale_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_cpu_learner *l = context;
+    const scaling *j = context;
+    iv_cpu_learner *l = j->l;
     size_t h = hidden_of(l);
     float *to = memcpy(l->post_dx + row * h, l->dx + row * h, h * sizeof *to);
-    l->kernels->scale(to, h, l->model->scales.residual);
+    l->kernels->scale(to, h, j->scale);
 }
 
 /* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there
  * or a scale of the residual addition (iv_scales), not both. */
-static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
-    bool scaled = l->model->scales.residual != 1.0f;
+static void begin_block(iv_cpu_learner *l, float scale, const float *weight, const float *y, const iv_tensor *name) {
+    bool scaled = scale != 1.0f;
     l->dblock = weight || scaled ? l->post_dx : l->dx;
     IV_ASSERT(!weight || !scaled);
-    if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, l);
+    if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, &(scaling){l, scale});
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
     iv_learner_norm(l, y, weight, name, l->dx, l->post_dx);
@@ -106,7 +120,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *tensors = tensors_of(l, layer);
     const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
     scale_stream(l, layer);
-    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
+    begin_block(l, l->model->scales.mlp_out, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y,
+                tensors->mlp_post_norm);
     iv_mlp_backward_args a = {.part = iv_cpu_dense_part(l->forward, &l->model->layers[layer]),
                               .t = tensors->experts,
                               .norm = norm,
@@ -122,7 +137,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     scale_stream(l, layer);
-    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors_of(l, layer)->mlp_post_norm);
+    begin_block(l, l->model->scales.mlp_out, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y,
+                tensors_of(l, layer)->mlp_post_norm);
     const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
     if (l->model->config.expert_norms) return iv_normed_experts_backward(l, layer, err);
     iv_cpu_norm(l->forward, x, norm);
@@ -136,7 +152,9 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     const iv_layer_tensors *t = tensors_of(l, layer);
     size_t rows = l->batch.tokens, h = hidden_of(l), first, n;
     iv_tp_mixer_columns(&l->model->tp, &l->model->config, l->model->rank, layer, &first, &n);
-    begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
+    const iv_layer *w = &l->model->layers[layer];
+    begin_block(l, iv_mixer_scale(l->model, w), w->attention_post_norm, l->tape.now->attention_y,
+                t->attention_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args out = {.axis = &l->axis,
                                    .rows = rows,
@@ -301,10 +319,16 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
+/* What the layer's mixer read, again. */
+static void norm_of_mixer(iv_cpu_learner *l, size_t layer) {
+    size_t of = l->model->config.layer[layer].norm_kept ? layer - 1 : layer;
+    iv_cpu_norm(l->forward, l->tape.layers[of].x, l->model->layers[of].attention_norm);
+}
+
 /* The same of a layer with a state. */
 static iv_status mixer_in_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     size_t h = hidden_of(l);
-    iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
+    norm_of_mixer(l, layer);
     iv_linear_backward_args a = {.axis = &l->axis,
                                  .rows = l->batch.tokens,
                                  .dy = l->dy,
@@ -330,6 +354,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     size_t rows = l->batch.tokens, h = hidden_of(l), leaves = l->qkv_leaves[wide];
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = qkv_row(l, layer);
     size_t q_first = shard->head_first * dim, kv_first = shard->kv_head_first * dim;
+    iv_cpu_scale_parts(&l->compute, l->model, &l->model->layers[layer], l->dqkv, all, rows);
     iv_learner_round(l, l->dqkv, rows, all, l->dy);
     if (t->q_bias) {
         iv_bias_backward(l, &l->axis, l->dqkv, all, 0, q, t->q_bias->offset + q_first);
@@ -366,6 +391,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     l->tape.now = &l->tape.layers[layer];
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
     memcpy(l->forward->x, l->tape.now->x, l->batch.tokens * hidden_of(l) * sizeof(float));
+    if (l->model->config.layer[layer].norm_kept) norm_of_mixer(l, layer);
     l->tape.recomputing = true;
     iv_status status = iv_decoder_recompute(l->model, b, layer, l->tape.recompute, err);
     l->tape.recomputing = false;

@@ -6,6 +6,7 @@
 #include "numerics/floats.h"
 #include "numerics/gptq.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,9 @@ static void see(iv_cpu_watch *watch, const iv_matrix *matrix, const void *x, siz
         for (size_t r = 0; r < n; r++)
             for (size_t i = 0; i < k; i++)
                 c->inputs[r * k + i] = (double)iv_element(c->model->gemm_type, x, (at + r) * stride + i);
+        for (size_t i = 0; i < n * k && site->largest; i++)
+            site->largest[i % k] = fmaxf(site->largest[i % k], fabsf((float)c->inputs[i]));
+        if (!site->h) continue;
         adding j = {site, c->inputs, n};
         iv_pool_run(c->pool, (k + MATRIX_ROWS - 1) / MATRIX_ROWS, add_rows, &j);
     }

@@ -16,8 +16,9 @@ typedef struct iv_calibration_text {
 /* The inputs of one matrix of the model's layer. */
 typedef struct iv_calibration_site {
     const iv_matrix *matrix;
-    double *h;     /* [k][k], to which they are added */
-    uint64_t rows; /* how many there were */
+    double *h;      /* [k][k], to which they are added; or NULL */
+    float *largest; /* [k]: the largest size of each, and of what it was; or NULL */
+    uint64_t rows;  /* how many there were */
 } iv_calibration_site;
 
 typedef struct iv_calibration iv_calibration;

@@ -89,6 +89,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);
+        if (s->model->terms) s->magnitudes = iv_carve(v, t, sizeof *s->magnitudes);
     }
     if (k == 0) return;
     s->router_logits = iv_carve(v, t * ((size_t)c->experts + 1), sizeof(float));

@@ -48,6 +48,7 @@ typedef struct iv_cpu_model {
     float *scan_sums;     /* [tokens][the rank's heads]: of norms of scans, and then their factors; NULL without them */
     void *act;            /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
     void *act_memory;     /* where act is unless a tape holds it */
+    uint32_t *magnitudes; /* [tokens]: of the rows of a row-parallel int8 layer; NULL with one rank */
     float *head_sums;     /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
     float *head_means;    /* [tokens][2] */
     float *router_logits; /* [tokens][experts, and one for the shared expert's gate] */

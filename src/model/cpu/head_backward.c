@@ -177,54 +177,6 @@ static void run_block(head_job *j, float *acc, float *rank_acc) {
     if (j->m) block_adapter(j, rank_acc);
 }
 
-typedef struct add_job {
-    const float *earlier;
-    float *acc;
-    size_t n;
-    bool flush;
-} add_job;
-
-enum { ADD_FLOATS = 4096 };
-
-static void add_arrays(const float *earlier, float *acc, size_t n) {
-    for (size_t i = 0; i < n; i++) acc[i] = earlier[i] + acc[i];
-}
-
-static void add_piece(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const add_job *j = context;
-    size_t at = index * ADD_FLOATS, n = iv_size_min(ADD_FLOATS, j->n - at);
-    if (j->flush)
-        IV_WITH_FP(IV_FP_FLUSH, add_arrays(j->earlier + at, j->acc + at, n));
-    else
-        add_arrays(j->earlier + at, j->acc + at, n);
-}
-
-/* acc = earlier + acc, as nodes of a sum over outputs are added. */
-static void add_nodes(iv_cpu_learner *l, const float *earlier, float *acc, size_t n, bool flush) {
-    add_job j = {earlier, acc, n, flush};
-    iv_pool_run(l->compute.pool, (n + ADD_FLOATS - 1) / ADD_FLOATS, add_piece, &j);
-}
-
-iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err) {
-    size_t ranks = l->model->tp.ranks, floats[IV_RANKS_MAX];
-    const float *parts[IV_RANKS_MAX];
-    if (ranks == 1) return IV_OK;
-    for (size_t r = 0; r < ranks; r++) floats[r] = n;
-    memcpy(iv_tp_gather_buffer(l->forward), x, n * sizeof *x);
-    IV_TRY(iv_tp_gather_all(l->forward, floats, NULL, parts, err));
-    float *node = l->gathered; /* [ranks][n]: the parts are other ranks' to read */
-    for (size_t r = 0; r < ranks; r++) memcpy(node + r * n, parts[r], n * sizeof *x);
-    for (size_t stride = 1; stride < ranks; stride *= 2)
-        for (size_t r = 0; r < ranks; r += 2 * stride) {
-            float *later = node + (r + stride) * n;
-            add_nodes(l, node + r * n, later, n, flush);
-            memcpy(node + r * n, later, n * sizeof *x);
-        }
-    memcpy(x, node, n * sizeof *x);
-    return IV_OK;
-}
-
 /* of: [4] arrays of count rows of k floats, in panels. */
 static leaf_sum leaf_sum_of(const head_job *j, float *const *of, size_t k) {
     size_t columns = (k + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS;
@@ -235,7 +187,7 @@ static leaf_sum leaf_sum_of(const head_job *j, float *const *of, size_t k) {
 static void end_leaf(const head_job *j, leaf_sum *s, size_t i, size_t leaves) {
     size_t level = 0;
     for (; i >> level & 1; level++)
-        add_nodes(j->l, s->waiting[level], s->acc, s->floats, j->l->compute.arithmetic == IV_FMA32);
+        iv_learner_add_nodes(j->l, s->waiting[level], s->acc, s->floats, j->l->compute.arithmetic == IV_FMA32);
     if (i + 1 == leaves) return;
     float *t = s->waiting[level];
     s->waiting[level] = s->acc, s->acc = t;

@@ -125,6 +125,7 @@ static void carve_state(iv_cpu_learner *l, iv_carving *v, iv_tape_layer *t) {
     t->delta.updates = typed(l, v, n, values), t->delta.o = typed(l, v, n, values);
     t->delta.borders = typed(l, v, borders * values, d->key_dim);
     t->delta.gates = floats(v, n, 3 * d->value_heads);
+    if (l->model->config.scan_norm != IV_SCAN_NORM_NONE) t->delta.factors = floats(v, n, d->value_heads);
 }
 
 static void carve_latent_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_latent *t) {
@@ -135,10 +136,11 @@ static void carve_latent_slot(iv_cpu_learner *l, iv_carving *v, const widths *w,
     t->still = typed(l, v, n, w->heads * (size_t)(c->head_dim - c->rope_dim));
 }
 
-enum { MIXES_ROWS = 1, HAS_STATE = 2 }; /* attention; or not */
+enum { MIXES_ROWS = 1, HAS_STATE = 2 }; /* attention; or not; 0: there is no mixer */
 
 static int kinds_of(const iv_cpu_learner *l, size_t layer) {
-    return l->model->config.layer[layer].mixer == IV_MIXER_ATTENTION ? MIXES_ROWS : HAS_STATE;
+    iv_mixer_kind mixer = l->model->config.layer[layer].mixer;
+    return mixer == IV_MIXER_ATTENTION ? MIXES_ROWS : iv_mixer_has_state(mixer) ? HAS_STATE : 0;
 }
 
 /* The parts of a slot for layers of these kinds; `mixer` and `mlp` select which. */
@@ -251,7 +253,9 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.attended);
     if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
-    if (l->model->config.layer[0].norms == IV_NORMS_SHARED) l->kept_dnormed = floats(v, n, w.h);
+    bool keeps = l->model->config.layer[0].norms == IV_NORMS_SHARED;
+    for (size_t i = 0; i < w.layers; i++) keeps |= l->model->config.layer[i].norm_kept;
+    if (keeps) l->kept_dnormed = floats(v, n, w.h);
     if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
     l->dqkv = floats(v, n, w.qkv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
@@ -260,6 +264,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     if (l->model->config.layer[0].activation.kind == IV_ACTIVATION_XIELU) l->activation_terms = floats(v, n, 2);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, iv_size_max(2 * w.dim, terms));
     if (l->model->delta_layout.value_heads) l->log_terms = floats(v, n, l->model->delta_layout.value_heads);
+    if (l->model->delta_layout.scan) l->skip_terms = floats(v, n, l->model->delta_layout.value_heads);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
     if (!l->weights) l->unpacked = typed(l, v, w.run, whole_inputs(l, &w));
@@ -323,7 +328,7 @@ static iv_status mixer_cuts_make(iv_cpu_learner *l, iv_error *err) {
     iv_linear_backward_args a = {0};
     size_t layer = 0, run = 0;
     if (l->model->tp.ranks == 1 || !l->model->delta_layout.channels) return IV_OK;
-    while (l->model->config.layer[layer].mixer == IV_MIXER_ATTENTION) layer++;
+    while (!iv_mixer_has_state(l->model->config.layer[layer].mixer)) layer++;
     iv_recurrent_slices(l, layer, &a);
     for (size_t i = 0; i < a.slices; i++) run += iv_padded_k(a.slice[i].leaf);
     return cuts_make(l->model->tp.ranks, a.leaves, run * a.leaves, &l->mixer_cuts, err);
@@ -331,9 +336,6 @@ static iv_status mixer_cuts_make(iv_cpu_learner *l, iv_error *err) {
 
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     iv_learner_leaves leaves;
-    if (iv_config_mixers(&l->model->config, IV_MIXER_SCAN))
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training has no selective scans (Mamba-2) yet",
-                       l->model->config.model_type);
     IV_TRY(iv_learner_divide(l->model, &leaves, err));
     l->qkv_leaves[0] = leaves.qkv, l->qkv_leaves[1] = leaves.wide_qkv, l->up_leaves = leaves.up,
     l->shared_leaves = leaves.shared, l->head_leaves = leaves.head, l->mixer_leaves = leaves.mixer;

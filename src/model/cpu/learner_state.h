@@ -61,6 +61,7 @@ struct iv_cpu_learner {
     float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
     float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm; [rows][value_dim]: of a gated norm */
     float *log_terms;        /* [rows][value heads]: of linear attention's A_log */
+    float *skip_terms;       /* the same, of a scan's D */
     void *packed;            /* activations over the token axis */
     void *transposed;        /* weights, transposed */
     void *unpacked;          /* weights by row, where `weights` is NULL */
@@ -229,6 +230,9 @@ iv_status iv_normed_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *
 /* lookups.c: dx of the tokens' embedding rows is kept until the step's last pass, which adds it up by token id. */
 iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err);
 void iv_lookups_close(iv_cpu_learner *l);
+
+/* acc = earlier + acc, as nodes of a sum over outputs are added. */
+void iv_learner_add_nodes(iv_cpu_learner *l, const float *earlier, float *acc, size_t n, bool flush);
 
 /* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
 iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err);

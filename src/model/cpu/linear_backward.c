@@ -3,37 +3,11 @@
 #include "base/size.h"
 #include "kernels/input_gradient.h"
 #include "kernels/linear.h"
-#include "kernels/pack_columns.h"
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
 #include "model/cpu/tp_gather.h"
 
 #include <string.h>
-
-typedef struct round_job {
-    const iv_cpu_learner *l;
-    const float *x;
-    size_t n;
-    char *out;
-} round_job;
-
-static void round_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const round_job *j = context;
-    j->l->kernels->round(j->x + row * j->n, j->n, j->l->model->gemm_type,
-                         j->out + row * j->n * iv_dtype_bytes(j->l->model->gemm_type));
-}
-
-void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out) {
-    round_job j = {l, x, n, out};
-    iv_pool_run(l->compute.pool, rows, round_row, &j);
-}
-
-void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
-                      size_t n, size_t offset) {
-    if (l->learned) return;
-    iv_axis_sum_values(&l->compute, axis, &l->step->sums, offset, n, dy + column, stride);
-}
 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
     iv_input_gradient_args g = {.type = l->model->gemm_type,
@@ -72,21 +46,6 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
                                                       .out_stride = a->dx_stride ? a->dx_stride : a->k,
                                                       .from_zero = true});
     return IV_OK;
-}
-
-void iv_learner_sum_columns(iv_cpu_learner *l, const iv_axis_columns *a) {
-    if (!l->learned) iv_axis_sum_columns(&l->compute, a);
-}
-
-void iv_learner_pack(iv_cpu_learner *l, const iv_token_axis *axis, const void *x, size_t stride, size_t k, void *data,
-                     iv_matrix *out) {
-    size_t width = iv_dtype_bytes(l->model->gemm_type);
-    bool shaped = iv_matrix_shape(out, l->model->gemm_type, k, axis->padded);
-    IV_ASSERT(shaped && axis->padded <= l->padded_max);
-    for (size_t i = 0; i < axis->padded; i++)
-        l->row_list[i] = axis->row[i] < 0 ? NULL : (const char *)x + (size_t)axis->row[i] * stride * width;
-    out->data = data;
-    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, out);
 }
 
 static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a) {

@@ -115,12 +115,13 @@ static void activation_row(void *context, size_t row, size_t worker) {
     const char *gate = (const char *)p->gate + at, *up = (const char *)p->up + at;
     char *dy = (char *)l->dy + row * all * width;
     const float *da = l->dact + row * j->n;
-    if (!j->a->t->up_bias) {
+    if (!j->a->t->up_bias && p->gate_scale == 1.0f) {
         l->kernels->activate_backward(&p->activation, type, gate, up, da, j->n, type, dy, dy + (all - j->n) * width);
         return;
     }
     float *wide = l->forward->wide + row * all;
     l->kernels->activate_backward(&p->activation, type, gate, up, da, j->n, IV_F32, wide, wide + all - j->n);
+    if (p->gate_scale != 1.0f) l->kernels->scale(wide, j->n, p->gate_scale);
     l->kernels->round(wide, all, type, dy);
 }
 

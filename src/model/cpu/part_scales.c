@@ -27,13 +27,18 @@ static void attention_parts(const iv_model *m, const iv_layer *l, job *j) {
     j->scale[1] = (float)(c->attention_in_scale * c->key_scale);
 }
 
-static void scan_parts(const iv_model *m, job *j) {
+void iv_cpu_scan_scales(const iv_model *m, float scale[PARTS]) {
     static const iv_scan_part order[PARTS] = {IV_SCAN_PART_C, IV_SCAN_PART_B, IV_SCAN_PART_X, IV_SCAN_PART_Z,
                                               IV_SCAN_PART_DT};
+    for (size_t i = 0; i < PARTS; i++) scale[i] = (float)m->config.scan_in_scale[order[i]];
+}
+
+static void scan_parts(const iv_model *m, job *j) {
     const iv_delta_layout *d = &m->delta_layout;
     size_t values = d->value_heads * d->value_dim;
     const size_t n[PARTS] = {d->keys, d->keys, values, values, d->value_heads};
-    for (size_t i = 0; i < PARTS; i++) j->n[i] = n[i], j->scale[i] = (float)m->config.scan_in_scale[order[i]];
+    for (size_t i = 0; i < PARTS; i++) j->n[i] = n[i];
+    iv_cpu_scan_scales(m, j->scale);
 }
 
 void iv_cpu_scale_parts(const iv_compute *c, const iv_model *m, const iv_layer *l, float *rows, size_t stride,

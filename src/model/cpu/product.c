@@ -4,6 +4,7 @@
 #include "base/carve.h"
 #include "device/memory.h"
 #include "kernels/tree_allreduce.h"
+#include "model/cpu/int8_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -319,6 +320,7 @@ static iv_status inner_sums(iv_cpu_model *s, size_t site, const iv_row_parallel_
 
 iv_status iv_cpu_row_product(iv_cpu_model *s, size_t site, const iv_row_parallel_args *a, iv_error *err) {
     if (s->watch) s->watch->see(s->watch, a->nodes, a->x, a->x_stride, a->rows);
+    if (s->model->terms && s->model->tp.ranks > 1) return iv_int8_row_parallel(s, a, err);
     if (!adapts(s, site)) return iv_row_parallel(s, a, err);
     const memory *m = s->adapted;
     size_t hidden = (size_t)s->model->config.hidden_size, at = 0;

@@ -1,15 +1,18 @@
 /* recurrent_backward.c: the gradients of layers with a state: rows, and key heads of sequences, over threads; then the
  * sums of their vectors over the token axis. */
 #include "base/size.h"
-#include "kernels/delta_backward.h"
+#include "kernels/scan_backward.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/part_scales.h"
+#include "model/cpu/scan.h"
 
 typedef struct job {
     iv_cpu_learner *l;
     iv_delta_args forward;
     iv_delta_backward_args a;
     size_t scratch_bytes;
-    size_t tap; /* the first of the columns that are summed, of the rank's taps */
+    size_t tap;                /* the first of the columns that are summed, of the rank's taps */
+    float scale[IV_SCAN_ROWS]; /* of a scan's projection */
 } job;
 
 /* A sequence of the pass. */
@@ -35,7 +38,10 @@ static iv_delta_span sequence_of(const job *j, size_t row) {
 static void norm_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
-    iv_delta_norm_backward(&j->l->compute, &j->a, row);
+    if (j->forward.scan)
+        iv_scan_norm_backward(&j->l->compute, &j->a, row);
+    else
+        iv_delta_norm_backward(&j->l->compute, &j->a, row);
 }
 
 static void sequence_head(void *context, size_t index, size_t worker) {
@@ -50,7 +56,9 @@ static void mix_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
     iv_delta_span s = sequence_of(j, row);
-    if (j->a.layout->value_heads)
+    if (j->forward.scan)
+        iv_scan_mix_backward(&j->l->compute, &j->a, &s, row - s.first_row, j->l->skip_terms);
+    else if (j->a.layout->value_heads)
         iv_delta_mix_backward(&j->l->compute, &j->a, &s, row - s.first_row);
     else
         iv_conv_mix_backward(&j->l->compute, &j->a, &s, row - s.first_row);
@@ -60,7 +68,9 @@ static void inputs_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
     iv_delta_span s = sequence_of(j, row);
-    if (j->a.layout->value_heads)
+    if (j->forward.scan)
+        iv_scan_inputs_backward(&j->l->compute, &j->a, &s, row - s.first_row, j->scale);
+    else if (j->a.layout->value_heads)
         iv_delta_inputs_backward(&j->l->compute, &j->a, &s, row - s.first_row);
     else
         iv_conv_inputs_backward(&j->l->compute, &j->a, &s, row - s.first_row);
@@ -83,6 +93,38 @@ static void sum_taps(job *j, const iv_tensor *t, size_t channel, size_t whole, s
         l, &(iv_axis_columns){&l->axis, &l->step->sums, t->offset + whole * taps, n * taps, add_taps, j});
 }
 
+static void norm_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const job *j = context;
+    iv_scan_norm_terms(&j->l->compute, &j->a, row, first, count, acc);
+}
+
+/* The vectors of a scan: channels in files are x, B, C. */
+static void sum_scan(job *j, const iv_layer_tensors *t) {
+    iv_cpu_learner *l = j->l;
+    const iv_model_config *c = &l->model->config;
+    const iv_tp_shard *s = iv_learner_shard(l);
+    const iv_delta_layout *d = j->a.layout;
+    size_t values = (size_t)(c->linear_value_heads * c->linear_value_dim), first = s->linear_value_first;
+    size_t groups = (size_t)(c->linear_key_heads * c->linear_key_dim), key = s->linear_key_first * d->key_dim;
+    size_t n = d->value_heads * d->value_dim, value = first * d->value_dim;
+    const struct {
+        size_t channel, whole, n;
+    } parts[] = {{0, values + groups + key, d->keys}, {d->keys, values + key, d->keys}, {2 * d->keys, value, n}};
+    for (size_t i = 0; i < 3; i++) {
+        sum_taps(j, t->conv, parts[i].channel, parts[i].whole, parts[i].n);
+        if (t->conv_bias)
+            iv_bias_backward(l, &l->axis, l->dqkv, d->width, parts[i].channel, parts[i].n,
+                             t->conv_bias->offset + parts[i].whole);
+    }
+    iv_bias_backward(l, &l->axis, l->log_terms, d->value_heads, 0, d->value_heads, t->a_log->offset + first);
+    iv_bias_backward(l, &l->axis, l->skip_terms, d->value_heads, 0, d->value_heads, t->skip->offset + first);
+    iv_bias_backward(l, &l->axis, l->dqkv, d->width, d->width - d->value_heads, d->value_heads,
+                     t->dt_bias->offset + first);
+    if (t->delta_norm)
+        iv_learner_sum_columns(
+            l, &(iv_axis_columns){&l->axis, &l->step->sums, t->delta_norm->offset + value, n, norm_terms, j});
+}
+
 static iv_status sum_vectors(job *j, const iv_layer_tensors *t, iv_error *err) {
     iv_cpu_learner *l = j->l;
     const iv_model_config *c = &l->model->config;
@@ -92,6 +134,10 @@ static iv_status sum_vectors(job *j, const iv_layer_tensors *t, iv_error *err) {
     size_t key = s->linear_key_first * d->key_dim, keys = (size_t)(c->linear_key_heads * c->linear_key_dim);
     if (!d->value_heads) {
         sum_taps(j, t->conv, 0, l->model->tp.mixer_out.of[l->model->rank].first, d->channels);
+        return IV_OK;
+    }
+    if (d->scan) {
+        sum_scan(j, t);
         return IV_OK;
     }
     sum_taps(j, t->conv, 0, key, d->keys), sum_taps(j, t->conv, d->keys, keys + key, d->keys);
@@ -138,6 +184,8 @@ iv_status iv_recurrent_backward(iv_backend *b, size_t layer, iv_error *err) {
                    .dy = l->dy, /* once dout is used */
                    .terms = l->head_terms,
                    .leaves = l->mixer_leaves}};
+    iv_scan_args scan = iv_cpu_scan_args(m, &m->layers[layer]);
+    if (m->delta_layout.scan) j.forward.scan = &scan, iv_cpu_scan_scales(m, j.scale);
     j.a.forward = &j.forward;
     if (m->delta_layout.value_heads) run_delta(&j);
     iv_pool_run(l->compute.pool, l->batch.tokens, mix_row, &j);
@@ -166,6 +214,6 @@ void iv_recurrent_slices(const iv_cpu_learner *l, size_t layer, iv_linear_backwa
     size_t values = d->value_heads * d->value_dim, heads = d->value_heads;
     add_slice(a, t->q, key, d->keys, d->keys / a->leaves), add_slice(a, t->k, key, d->keys, d->keys / a->leaves);
     add_slice(a, t->v, value, values, values / a->leaves), add_slice(a, t->z, value, values, values / a->leaves);
-    add_slice(a, t->b, s->linear_value_first, heads, heads / a->leaves);
+    if (t->b) add_slice(a, t->b, s->linear_value_first, heads, heads / a->leaves);
     add_slice(a, t->a, s->linear_value_first, heads, heads / a->leaves);
 }

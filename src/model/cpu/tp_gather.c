@@ -26,7 +26,7 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     size_t rows = iv_size_max(iv_size_max(tp->out.of[m->rank].nodes, tp->wide_out.of[m->rank].nodes),
                               iv_size_max(tp->down.of[m->rank].nodes, tp->shared.of[m->rank].nodes)),
            logits, hidden;
-    rows = iv_size_max(rows, tp->mixer_out.of[m->rank].nodes);
+    rows = iv_size_max(iv_size_max(rows, tp->mixer_out.of[m->rank].nodes), (size_t)m->terms);
     rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
     size_t sums; /* of norms over all heads */
     size_t of_row = iv_size_max(shard->heads + shard->kv_heads, (size_t)m->config.linear_value_dim); /* gated norms' */

@@ -74,12 +74,19 @@ typedef struct gpu_row_parallel {
     bool second; /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
 } gpu_row_parallel;
 
+/* Where node i of a rank is, rows of n floats of all of the pass' rows. */
+typedef float *(*gpu_node_at)(const gpu_forward *f, bool second, size_t i, size_t n);
+
 /* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
  * and of the GPUs of one process; processes.c those of several processes, by NCCL or through the host; learner_ranks.c
  * those of a learner. Under vanilla-blas NCCL's sum replaces row_parallel (baseline.c). */
 typedef struct gpu_transport {
     /* x += the layer, summed over the ranks; normed = l->norm of x. */
     iv_status (*row_parallel)(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
+    /* a->x += the sum over the ranks' nodes of the layer, of a->hidden columns, and what else `a` asks for; learners
+     * have none. */
+    iv_status (*reduce)(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_at at, iv_gpu_allreduce_args *a,
+                        iv_gpu_stream stream, iv_error *err);
     /* x += the experts' terms of all ranks; ids: the layer's experts of the rows. */
     iv_status (*combine)(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err);
     /* Puts the ranks' columns of n rows of logits on rank 0. */

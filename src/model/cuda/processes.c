@@ -57,29 +57,35 @@ static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
     return at;
 }
 
-static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_at node_at, iv_gpu_allreduce_args *all,
+                        iv_gpu_stream stream, iv_error *err) {
     gpu_rank *r = iv_gpu_rank_of(p);
     iv_gpu_peers peers = iv_gpu_peers_of(p->f);
-    size_t row = p->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->order.count + 1) * row);
-    IV_TRY(iv_gpu_compute_nodes(p, l, err));
+    size_t row = all->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->order.count + 1) * row);
     for (size_t at = 0; at < p->rows; at += most) {
-        iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
+        iv_gpu_allreduce_args a = *all;
         iv_nccl_piece pieces[IV_LEAVES_MAX];
         size_t n = 0, used = 0;
         a.rows = iv_size_min(most, p->rows - at);
         for (size_t owner = 0; owner < p->m->tp.ranks; owner++)
             for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
-                float *node = owner == p->m->rank ? iv_gpu_node_at(&r->f, l->second, i, p->hidden) + at * p->hidden
+                float *node = owner == p->m->rank ? node_at(&r->f, l->second, i, a.hidden) + at * a.hidden
                                                   : gathered_at(r, &used, a.rows * row);
                 pieces[n] = (iv_nccl_piece){node, a.rows * row, owner};
                 a.node[n] = node;
             }
         IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, n, false), "nodes of the other ranks", err));
-        a.x += at * p->hidden;
-        a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->gemm_type);
-        IV_TRY(iv_gpu_launched(&r->f, iv_gpu_tree_allreduce(&peers, &a, r->f.stream), "all-reduce of the ranks", err));
+        a.x += at * a.hidden;
+        if (a.norm_weight) a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->gemm_type);
+        IV_TRY(iv_gpu_launched(&r->f, iv_gpu_tree_allreduce(&peers, &a, stream), "all-reduce of the ranks", err));
     }
     return IV_OK;
+}
+
+static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+    iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
+    IV_TRY(iv_gpu_compute_nodes(p, l, err));
+    return reduce(p, l, iv_gpu_node_at, &a, p->f->stream, err);
 }
 
 /* All terms of a row are sent, although each rank has computed only some of them. */
@@ -142,7 +148,7 @@ static iv_status no_barrier(const gpu_pass *p, iv_error *err) {
 }
 
 const gpu_transport iv_gpu_process_transport = {
-    .row_parallel = row_parallel, .combine = combine, .logits = gather_logits, .barrier = no_barrier};
+    .row_parallel = row_parallel, .reduce = reduce, .combine = combine, .logits = gather_logits, .barrier = no_barrier};
 
 iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err) {
     gpu_processes *p = g->processes;

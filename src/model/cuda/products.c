@@ -111,8 +111,9 @@ static iv_status inner_node(const gpu_pass *p, const gpu_site *s, const gpu_row_
     return inner(p, &a, err);
 }
 
-static float *node_at(const gpu_forward *f, bool second, size_t node) {
+static float *node_at(const gpu_forward *f, bool second, size_t node, size_t n) {
     const gpu_adapters *a = f->adapters;
+    IV_ASSERT(n <= a->rank_max);
     return a->nodes + ((second ? f->nodes_max : 0) + node) * f->rows_max * a->rank_max;
 }
 
@@ -120,8 +121,7 @@ static float *node_at(const gpu_forward *f, bool second, size_t node) {
 static iv_status reduce_inner(const gpu_pass *p, const gpu_site *s, const gpu_row_parallel *l, iv_error *err) {
     gpu_forward *f = p->f;
     const gpu_adapters *own = f->adapters;
-    iv_gpu_peers peers = iv_gpu_peers_of(f);
-    size_t n = 0, count = p->rows * s->t_width;
+    size_t count = p->rows * s->t_width;
     iv_gpu_allreduce_args a = {.arithmetic = f->arithmetic,
                                .rows = p->rows,
                                .hidden = s->t_width,
@@ -131,11 +131,9 @@ static iv_status reduce_inner(const gpu_pass *p, const gpu_site *s, const gpu_ro
                                .normed_stride = s->t_width,
                                .whole = true};
     for (size_t i = 0; i < l->cuts->of[p->m->rank].nodes; i++)
-        IV_TRY(inner_node(p, s, l, i, node_at(f, l->second, i), err));
-    for (size_t r = 0; r < f->ranks; r++)
-        for (size_t i = 0; i < l->cuts->of[r].nodes; i++) a.node[n++] = node_at(f->peer[r], l->second, i);
+        IV_TRY(inner_node(p, s, l, i, node_at(f, l->second, i, s->t_width), err));
     IV_TRY(iv_gpu_launched(f, iv_gpu_fill(own->sums, count, -0.0f, f->stream), "clearing", err));
-    IV_TRY(iv_gpu_launched(f, iv_gpu_tree_allreduce(&peers, &a, f->stream), "all-reduce of adapters", err));
+    IV_TRY(f->transport.reduce(p, l, node_at, &a, f->stream, err));
     int code = iv_gpu_round_rows(own->sums, s->t_width, 0, s->t_width, p->rows, p->m->gemm_type, own->t, s->t_width,
                                  f->stream);
     return iv_gpu_launched(f, code, "rounding", err);

@@ -93,15 +93,20 @@ static iv_status barrier(const gpu_pass *p, iv_error *err) {
     return iv_gpu_launched(p->f, iv_gpu_barrier(&peers, p->f->stream), "barrier of the ranks", err);
 }
 
-static iv_status allreduce(const gpu_pass *p, const gpu_row_parallel *l, iv_gpu_stream stream, iv_error *err) {
+static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_at at, iv_gpu_allreduce_args *a,
+                        iv_gpu_stream stream, iv_error *err) {
     gpu_forward *f = p->f;
     iv_gpu_peers peers = iv_gpu_peers_of(f);
-    iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
     size_t n = 0;
     for (size_t r = 0; r < f->ranks; r++)
         for (size_t i = 0; i < l->cuts->of[r].nodes; i++)
-            a.node[n++] = iv_gpu_node_at(f->peer[r], l->second, i, p->hidden) + p->first * p->hidden;
-    return iv_gpu_launched(f, iv_gpu_tree_allreduce(&peers, &a, stream), "all-reduce of the ranks", err);
+            a->node[n++] = at(f->peer[r], l->second, i, a->hidden) + p->first * a->hidden;
+    return iv_gpu_launched(f, iv_gpu_tree_allreduce(&peers, a, stream), "all-reduce of the ranks", err);
+}
+
+static iv_status allreduce(const gpu_pass *p, const gpu_row_parallel *l, iv_gpu_stream stream, iv_error *err) {
+    iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
+    return reduce(p, l, iv_gpu_node_at, &a, stream, err);
 }
 
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
@@ -121,8 +126,11 @@ static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, float *x, 
     return combine_terms(p, ids, x, err);
 }
 
-const gpu_transport iv_gpu_peer_transport = {
-    .row_parallel = row_parallel, .combine = combine_peers, .logits = logits_in_place, .barrier = barrier};
+const gpu_transport iv_gpu_peer_transport = {.row_parallel = row_parallel,
+                                             .reduce = reduce,
+                                             .combine = combine_peers,
+                                             .logits = logits_in_place,
+                                             .barrier = barrier};
 
 /* ---- microsteps ---------------------------------------------------------------------------------------------------
  */

@@ -84,6 +84,16 @@ iv_status iv_api_use_model(const iv_server *s, iv_api_params *p, iv_error *err) 
     return keep(p, of_path ? of_path : of_model, &p->request.adapter, err);
 }
 
+/* An answer whose prompts have one adapter has its name. */
+static void name_answer(iv_task *t) {
+    const char *first = t->prompts[0].request.adapter;
+    for (size_t i = 1; first && i < t->prompt_count; i++) {
+        const char *other = t->prompts[i].request.adapter;
+        if (!other || strcmp(other, first) != 0) return;
+    }
+    t->params.request.adapter = first;
+}
+
 iv_status iv_task_use_adapters(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     size_t found = json_array_size(p->lora_path);
@@ -100,6 +110,7 @@ iv_status iv_task_use_adapters(iv_task *t, iv_error *err) {
         IV_TRY(check_one(place, p->request.adapter, of_path, err));
         if (of_path) IV_TRY(keep(p, of_path, &r->adapter, err));
     }
+    name_answer(t);
     return IV_OK;
 }
 

@@ -299,9 +299,17 @@ static iv_status get_adapter_gradient(const iv_trainer *t, const char *tensor, f
                        t->learned->table->tensors[0].info.name);
     if (elements != x->rows * x->columns)
         return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
-    IV_TRY(read_gradient((void *)(uintptr_t)t, x, 0, x->rows, IV_F32, out, err));
-    divide(t, out, elements);
-    return IV_OK;
+    const iv_learned_adapter *a = t->learned;
+    size_t module = 0;
+    while (module < a->parts.count && a->b[module] != x) module++;
+    bool turns = module < a->parts.count && a->order[module];
+    float *own = turns ? malloc(elements * sizeof *own) : out;
+    if (!own) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", tensor);
+    iv_status status = read_gradient((void *)(uintptr_t)t, x, 0, x->rows, IV_F32, own, err);
+    if (status == IV_OK && turns) iv_learned_adapter_turn(a, module, own, out);
+    if (turns) free(own);
+    if (status == IV_OK) divide(t, out, elements);
+    return status;
 }
 
 iv_status iv_trainer_get_gradient(const iv_trainer *t, const char *tensor, float *out, size_t elements, iv_error *err) {

@@ -23,6 +23,7 @@ static void overlay_avx2(iv_kernels *k) {
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx2);
     k->widen = iv_widen_avx2;
     k->turn = iv_turn_avx2;
+    k->int8 = iv_cpu_has("avxvnni") ? &iv_int8_avxvnni : &iv_int8_avx2;
     iv_rows_avx2(k);
     iv_backward_avx2(k);
     iv_optimizer_avx2(k);
@@ -37,6 +38,7 @@ static void overlay_avx512(iv_kernels *k) {
     iv_kernels_put_tc16(k, IV_BF16, &iv_tile_bf16_tc16_avx512);
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx512);
     k->widen = iv_widen_avx512;
+    if (iv_cpu_has("avx512vnni")) k->int8 = &iv_int8_avx512vnni;
     iv_rows_avx512(k);
     iv_backward_avx512(k);
     iv_optimizer_avx512(k);

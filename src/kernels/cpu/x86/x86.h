@@ -2,6 +2,7 @@
 #ifndef IV_KERNELS_X86_H
 #define IV_KERNELS_X86_H
 
+#include "kernels/int8.h"
 #include "kernels/kernels.h"
 
 /* The best instruction set of this CPU. */
@@ -26,5 +27,7 @@ extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512,
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16;
 extern const iv_tile_kernel iv_tile_bf16_tc16_avx2, iv_tile_f16_tc16_avx2;
 extern const iv_tile_kernel iv_tile_bf16_tc16_avx512, iv_tile_f16_tc16_avx512;
+
+extern const iv_int8_kernel iv_int8_avx2, iv_int8_avxvnni, iv_int8_avx512vnni;
 
 #endif

@@ -1,0 +1,3 @@
+"""vLLM's place of LoRARequest."""
+
+from .request import LoRARequest as LoRARequest
