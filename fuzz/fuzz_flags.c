@@ -2,6 +2,8 @@
  * they parse to the same values. The input is split at NUL into words; the first names the command. */
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
+#include "../apps/invar/engine_syntax.c"
+#include "../apps/invar/serve_syntax.c"
 #include "../apps/invar/text.c"
 #include "../apps/invar/quantize_syntax.c"
 #include "../apps/invar/train_syntax.c"

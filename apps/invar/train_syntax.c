@@ -63,7 +63,7 @@ static const cli_flag optimizer_flags[] = {
 };
 static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_flags};
 
-static const cli_flag adapter_flags[] = {
+static const cli_flag train_adapter_flags[] = {
     {COUNT("lora-rank", "R", 1, 4096), .alias = "lora-r", .unset = "all weights learn",
      .help = "learn an adapter of this rank; the model's weights do not change"},
     {REAL("lora-alpha", "A", -16777215, 16777215), .unset = "R", .help = "the adapter's term is times A / R"},
@@ -74,7 +74,7 @@ static const cli_flag adapter_flags[] = {
     {PATH("lora", "DIR"), .unset = "none", .help = "instead: learn the adapter that PEFT saved there further"},
     {0},
 };
-static const cli_section adapter_section = {"Adapter (LoRA; docs/LORA.md)", adapter_flags};
+static const cli_section train_adapter_section = {"Adapter (LoRA; docs/LORA.md)", train_adapter_flags};
 
 #define TRAIN_DTYPE_ROW                                       \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), \
@@ -147,7 +147,7 @@ const cli_syntax cli_train_sft_syntax = {
     .text = "Also written invar train sft. Minimizes the mean of -log p over the masked tokens of each step's batch.\n"
             "Weights are a function of model, data, hyperparameters and seed alone. Ctrl-C ends the run after its\n"
             "step, with a checkpoint; a second one ends it at once.",
-    .sections = {&run_section, &data_section, &optimizer_section, &adapter_section, &arithmetic_section,
+    .sections = {&run_section, &data_section, &optimizer_section, &train_adapter_section, &arithmetic_section,
                  &layout_section},
     .examples = sft_examples};
 
@@ -227,7 +227,7 @@ const cli_syntax cli_train_rl_syntax = {
             "them and learns from them. The log-probability of every sampled token is compared bit for bit with the\n"
             "learner's before a gradient is used; the last line reports how many were compared and how many differ.",
     .sections = {&run_section, &algorithm_section, &rollout_section, &data_section, &optimizer_section,
-                 &adapter_section, &arithmetic_section, &layout_section},
+                 &train_adapter_section, &arithmetic_section, &layout_section},
     .unset = rl_unset,
     .examples = rl_examples};
 
