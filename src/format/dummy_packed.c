@@ -2,7 +2,7 @@
 #include "format/dummy_packed.h"
 #include "base/size.h"
 #include "format/dummy.h"
-#include "format/quantize_write.h"
+#include "format/quantized_layers.h"
 #include "numerics/floats.h"
 #include "numerics/quantize.h"
 

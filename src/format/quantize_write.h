@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "format/checkpoint_write.h"
+#include "format/quantized_layers.h"
 
 typedef struct iv_quantize_scheme {
     const char *name; /* as --format has it */
@@ -19,9 +20,6 @@ typedef struct iv_quantize_scheme {
 
 /* NULL: there is none of that name. */
 const iv_quantize_scheme *iv_quantize_scheme_of(const char *name);
-
-/* Whether a checkpoint's tensor is a linear layer that is quantized. */
-bool iv_quantize_is_layer(const iv_tensor_info *t);
 
 /* Columns that share a scale, from what was asked for (0: the scheme's). IV_INVALID, by name: rows do not divide. */
 iv_status iv_quantize_group(const iv_quantize_scheme *s, const iv_tensor_info *t, size_t asked, size_t *group,

@@ -41,7 +41,7 @@ def ids_of(prompt: Any, what: str = "prompt") -> list[int]:
 def params_of(request: types.SampleRequest, options: Options) -> SamplingParams:
     given = request.sampling_params
     if not 1 <= request.num_samples <= options.max_samples:
-        raise invalid("num_samples", f"1 to {options.max_samples}", str(request.num_samples))
+        raise invalid("num_samples", f"1 to {options.max_samples} (--max-samples)", str(request.num_samples))
     for name in ("topk_prompt_logprobs", "topk_sample_logprobs"):
         if not 0 <= getattr(request, name) <= TOP_MAX:
             raise invalid(name, f"0 to {TOP_MAX}", str(getattr(request, name)))

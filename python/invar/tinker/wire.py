@@ -110,7 +110,7 @@ def read_pass(body: bytes) -> tuple[str, int, Any]:
 
 def read_data(message: Any, most: int) -> Pass:
     if not message.data or len(message.data) > most:
-        raise invalid("data", f"1 to {most} sequences", str(len(message.data)))
+        raise invalid("data", f"1 to {most} sequences (--max-data)", str(len(message.data)))
     data = []
     for i, datum in enumerate(message.data):
         inputs = {name: dense(tensor, f"data[{i}]: {name}") for name, tensor in datum.loss_fn_inputs.items()}
