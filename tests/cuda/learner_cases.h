@@ -91,7 +91,8 @@ static void sequences_make(rng *r, size_t vocab, size_t count, size_t longest, c
             mask[t] = t && i != 2 && rng_below(r, 3) ? 1.0f : 0.0f;
         }
         if (i != 2) mask[1] = 0.5f;
-        x->of[i] = (iv_learner_sequence){ids, mask, n, i * w->virtual_ranks / count, malloc(n * sizeof(float)), mask, NULL};
+        x->of[i] =
+            (iv_learner_sequence){ids, mask, n, i * w->virtual_ranks / count, malloc(n * sizeof(float)), mask, NULL};
     }
 }
 
@@ -381,7 +382,7 @@ static void check_refusals(iv_gpu *gpu) {
     int32_t ids[65] = {0};
     float mask[65] = {0}, logprobs[65];
     iv_error err;
-    iv_learner_sequence long_one = {ids, mask, 65, 0, logprobs, mask};
+    iv_learner_sequence long_one = {ids, mask, 65, 0, logprobs, mask, NULL};
     iv_learner_step step = {.sequences = &long_one, .count = 1, .ranks = 1, .temperature = 1.0f};
     assert_int_equal(g.learner->ops->score(g.learner, &step, 0, 1, &err), IV_LIMIT);
     assert_non_null(strstr(err.message, "wanted at most 64 tokens"));
