@@ -131,8 +131,8 @@ static void print_files(FILE *out, const iv_model_info *m) {
             m->shards == 1 ? "file" : "files", m->stored_dtype);
     print_bytes(out, "size", m->file_bytes);
     if (m->activations_unquantized)
-        fprintf(out, "  %-18s quantized by --arithmetic i8 and i8x2 alone, though the files ask for it\n",
-                "activations");
+        fprintf(out, "  %-18s %s, though the files ask for it\n", "activations",
+                m->int8_bytes ? "quantized by --arithmetic i8 and i8x2 alone" : "not quantized");
     if (m->index_unread) fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json is ignored\n", "read");
 }
 

@@ -229,6 +229,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             hide(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
+        /* A warp also releases keys that it does not wait for. In a short ring the same stage may still have values of
+         * the split before, which another warp reads. */
+        if (z::STAGES < 2 * EACH) sync_consumers();
         iv_fence_async();
         __syncwarp();
         if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
