@@ -75,53 +75,6 @@ static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
  */
 
-/* From the gradient of act to that of the gate's logit, and to that of act before its gate. */
-static iv_status shared_gate_backward(gpu_learner *l, const gpu_mlp_part *p, iv_error *err) {
-    size_t whole = iv_padded_k((size_t)l->m->config.shared_intermediate_size);
-    iv_gpu_shared_gate_args a = {.z = l->f.now->router_logits + l->experts,
-                                 .rows = l->n.rows,
-                                 .z_apart = l->router_outputs,
-                                 .n = p->n,
-                                 .leaf = whole / l->leaves.shared / l->f.ranks,
-                                 .leaves = l->leaves.shared,
-                                 .type = l->m->gemm_type,
-                                 .act = p->act,
-                                 .act_stride = p->act_stride,
-                                 .da = l->dact,
-                                 .dz = l->dz};
-    return iv_gpu_launched(&l->f, iv_gpu_shared_gate_backward(&a, l->f.stream), "gradient of a gate", err);
-}
-
-static iv_status gate_up_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, iv_error *err) {
-    const iv_activation *activation = &l->m->layers[layer].config->activation;
-    const output_concat *concat = p->up_concat;
-    const iv_mlp_tensors *t = p->t;
-    size_t n = p->n, inputs = iv_activation_inputs(activation), leaf_slice = concat->n / concat->leaves / inputs;
-    float *wide = t->up_bias ? l->dwide : NULL;
-    int code = iv_gpu_activate_backward(activation, l->m->gemm_type, p->gate, p->up, l->dact, l->n.rows, n, leaf_slice,
-                                        l->dy, concat->n, wide, l->f.stream);
-    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the activation", err));
-    if (wide) {
-        size_t all = inputs * n;
-        if (t->gate_bias) IV_TRY(iv_gpu_learner_bias_gradient(l, wide, all, n, t->gate_bias->offset + p->first, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + all - n, all, n, t->up_bias->offset + p->first, err));
-    }
-    return iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err);
-}
-
-iv_status iv_gpu_learner_mlp_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, float *dx, iv_error *err) {
-    const output_concat *up = p->up_concat, *down = p->down_concat;
-    IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, p->act, p->act_stride, err));
-    IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
-    if (p->t->down_bias && l->f.rank == 0)
-        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, p->t->down_bias->offset, err));
-    if (p->gated) IV_TRY(shared_gate_backward(l, p, err));
-    IV_TRY(gate_up_backward(l, layer, p, err));
-    IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_cut_gradient(l, up, l->dy, dx, err);
-}
-
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *tensors = iv_gpu_learner_tensors(l, layer);

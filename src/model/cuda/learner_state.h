@@ -304,6 +304,7 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 
 /* ---- learner_backward.c: enters its ops. */
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
+/* ---- learner_mlp_backward.c */
 /* An MLP that all tokens pass, or this rank's part of it. */
 typedef struct gpu_mlp_part {
     const iv_mlp_tensors *t;

@@ -266,8 +266,6 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride);
 /* Stands for the weights of a norm where x is only rounded. */
 extern const float iv_gpu_rounding[1];
-/* f->transport.row_parallel, with a norm of the layer's result and what a transport does not fuse. */
-iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
 /* x goes on at `to` as x + the scaled norm of y; weight NULL: y is not normed. */
 iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
 /* normed = the norm of x; weight NULL: none follows. */
@@ -278,6 +276,10 @@ bool iv_gpu_fuses(const gpu_forward *f, const iv_gpu_linear_args *a);
 iv_status iv_gpu_move_stream(const gpu_pass *p, float *to, iv_error *err);
 /* Clears the padding rows of [rows][stride] elements of `width` bytes. */
 iv_status iv_gpu_clear_padding(const gpu_pass *p, void *rows, size_t stride, size_t width, iv_error *err);
+
+/* ---- products.c */
+/* f->transport.row_parallel, with a norm of the layer's result and what a transport does not fuse. */
+iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
 
 /* ---- transport.c */
 extern const gpu_transport iv_gpu_single, iv_gpu_peer_transport;

@@ -175,6 +175,26 @@ iv_status iv_gpu_adapted_row_parallel(const gpu_pass *p, const gpu_site *s, cons
     return iv_gpu_norm_rows(p, l->norm, err);
 }
 
+iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+    gpu_forward *f = p->f;
+    bool buffered = !iv_gpu_adds_plainly(p, l->post_norm);
+    const gpu_site *adapted = iv_gpu_site(p, l->site);
+    if (adapted) return iv_gpu_adapted_row_parallel(p, adapted, l, err);
+    if (!buffered && l->norm != iv_gpu_rounding && !f->centered) return f->transport.row_parallel(p, l, err);
+    gpu_row_parallel inner = *l;
+    float *x = f->x;
+    inner.norm = NULL, inner.whole = true;
+    if (buffered) {
+        int code = cudaMemsetAsync(l->y + p->first * p->hidden, 0, p->rows * p->hidden * sizeof *l->y, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "clearing", err));
+        inner.to = f->x = l->y;
+    }
+    IV_TRY(f->transport.row_parallel(p, &inner, err));
+    f->x = buffered ? x : f->x;
+    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->to, err));
+    return iv_gpu_norm_rows(p, l->norm, err);
+}
+
 /* ---- the embedding -------------------------------------------------------------------------------------------------
  */
 
