@@ -744,8 +744,8 @@ IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_o
 typedef struct iv_quantize_options {
     size_t size;              /* sizeof(iv_quantize_options), set by iv_quantize_options_init */
     const char *format;       /* "fp8", "int8", "w8a8" (int8 weights, and activations that are quantized token by token:
-                               * arithmetic       "i8"), "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
-                               * "f16", "bf16", "f32" */
+                               * arithmetic       "i8"), "int4", "mxfp4", "nvfp4"; of a GGUF "q8_0", "q4_0", "q4_1", "q5_0",
+                               * "q5_1",       "f16", "bf16", "f32" */
     uint64_t group_size;      /* of int4: columns that share a scale, a multiple of 16; 0: 128 */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */

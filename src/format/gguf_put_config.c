@@ -44,9 +44,10 @@ static void put_rope(const putting *p, const iv_model_config *c) {
 iv_status iv_gguf_put_config(iv_gguf_keys *k, const iv_model_config *c, iv_error *err) {
     putting p = {k, iv_gguf_arch_of(c->model_type)};
     if (!p.arch)
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "model_type %s: GGUF is written for llama, mistral, mixtral, qwen2, qwen3, qwen3_moe and gemma3_text",
-                       c->model_type);
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "model_type %s: GGUF is written for llama, mistral, mixtral, qwen2, qwen3, qwen3_moe and gemma3_text",
+            c->model_type);
     bool mixtral = c->experts && strcmp(p.arch, "llama") == 0;
     iv_gguf_put_text(k, "general.architecture", p.arch, strlen(p.arch));
     iv_gguf_put_text(k, "general.type", "model", 5);

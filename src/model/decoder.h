@@ -13,7 +13,8 @@ iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err);
 iv_status iv_decoder_backward(const iv_model *m, iv_backend *b, iv_error *err);
 
 /* For a backend's `restore`: runs the forward ops of a layer once more, from its input in x on, as far as `what` says.
- * The tape takes their values; the op of the MLP, which is the last, ends where nothing is left for the tape. Without a tape x becomes the layer's output. */
+ * The tape takes their values; the op of the MLP, which is the last, ends where nothing is left for the tape. Without a
+ * tape x becomes the layer's output. */
 iv_status iv_decoder_recompute(const iv_model *m, iv_backend *b, size_t layer, iv_recompute what, iv_error *err);
 
 #endif

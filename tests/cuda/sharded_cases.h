@@ -34,7 +34,8 @@ typedef struct examples {
 static void examples_make(rng *r, size_t vocab, examples *x) {
     x->fails = SIZE_MAX;
     for (size_t i = 0; i < SEQUENCES; i++) {
-        x->of[i] = (iv_train_sequence){x->ids[i], x->mask[i], 2 + rng_below(r, LONGEST - 1), x->logprobs[i], NULL, NULL};
+        x->of[i] =
+            (iv_train_sequence){x->ids[i], x->mask[i], 2 + rng_below(r, LONGEST - 1), x->logprobs[i], NULL, NULL};
         for (size_t t = 0; t < x->of[i].count; t++)
             x->ids[i][t] = (int32_t)rng_below(r, vocab), x->mask[i][t] = t ? 1.0f : 0.0f;
     }

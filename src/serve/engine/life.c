@@ -196,7 +196,8 @@ static bool ran(const iv_remote *r, const iv_journal_entry *e) {
     return before < r->info.max_num_seqs;
 }
 
-/* An update of weights that had begun is not repeated, nor is a load of an adapter: it may be what ended the process. */
+/* An update of weights that had begun is not repeated, nor is a load of an adapter: it may be what ended the process.
+ */
 static void interrupt_entries(iv_remote *r) {
     size_t running = 0;
     for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
