@@ -15,7 +15,7 @@ typedef struct iv_quantize_scheme {
     const char *published; /* compressed-tensors' format, type of numbers and strategy */
     const char *type, *strategy;
     int bits;
-    bool activations; /* of 8 bits, token by token, by whoever reads it */
+    bool activations; /* of 8 bits, token by token, by the program that reads it */
 } iv_quantize_scheme;
 
 /* NULL: there is none of that name. */

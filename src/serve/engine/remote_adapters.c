@@ -1,4 +1,4 @@
-/* remote_adapters.c: what a new engine process is told: the adapters that the one before had loaded, and the journal.
+/* remote_adapters.c: what a new engine process gets: the adapters that the one before had loaded, and the journal.
  *
  * A request of the journal belongs to the adapter that it began with. One that was unloaded meanwhile is loaded again
  * for its requests, and unloaded behind them, before the next takes its name. */

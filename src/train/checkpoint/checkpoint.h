@@ -44,14 +44,14 @@ typedef struct iv_training_shard {
 
 /* ---- writing ---- */
 
-/* Writes the model to `dir`, which is not there yet; with `beside` files next to the state, into the checkpoint's own
- * directory. Called on rank 0. */
+/* Writes the model to `dir`, which is not there yet; with `model_in_dir` files next to the state, into the checkpoint's
+ * own directory. Called on rank 0. */
 typedef iv_status iv_training_export(void *user, const char *dir, iv_error *err);
 
 typedef struct iv_training_save_options {
     iv_training_export *export; /* NULL: the checkpoint has no model */
     void *export_user;
-    bool beside;
+    bool model_in_dir;
     size_t keep; /* complete checkpoints of this run that stay, newest first; 0: all */
 } iv_training_save_options;
 

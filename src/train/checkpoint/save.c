@@ -146,7 +146,7 @@ static iv_status check_cover(const saving *s, iv_error *err) {
 static iv_status export_model(const saving *s, iv_error *err) {
     iv_buf path = {0};
     if (!s->o->export) return IV_OK;
-    if (s->o->beside) return s->o->export(s->o->export_user, s->temporary.data, err);
+    if (s->o->model_in_dir) return s->o->export(s->o->export_user, s->temporary.data, err);
     iv_status status = iv_path_join(s->temporary.data, "model", &path, err);
     if (status == IV_OK) status = s->o->export(s->o->export_user, path.data, err);
     iv_buf_free(&path);

@@ -85,7 +85,7 @@ iv_training_save_options iv_training_save_of(iv_training_model *m, size_t keep) 
     bool adapter = iv_train_has_adapter(m->trainer);
     return (iv_training_save_options){.export = adapter ? write_adapter : iv_training_export_model,
                                       .export_user = m,
-                                      .beside = adapter,
+                                      .model_in_dir = adapter,
                                       .keep = keep};
 }
 
