@@ -1,6 +1,6 @@
 /* learner.c: a learner on a GPU: opening, closing, and its passes. */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 #include "model/decoder.h"
 #include "model/gpu_model.h"
 
@@ -79,7 +79,8 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .plan = l->on.plan,
                              .window_plan = l->on.window_plan,
                              .padding = l->on.padding,
-                             .padding_count = l->n.padding},
+                             .padding_count = l->n.padding,
+                             .adapters = {.plain = l->learned ? l->n.rows : 0}},
                       .rows = l->n.rows,
                       .hidden = l->h,
                       .stride = l->h_stride,
@@ -95,6 +96,7 @@ static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from,
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
     IV_TRY(iv_gpu_learner_write_vectors(l, err));
+    IV_TRY(iv_gpu_learned_pack(l, err));
     if (l->f.ranks == 1 || (from > 0 && l->has_copies)) return IV_OK;
     return iv_gpu_learner_copy_shared(l, err);
 }
@@ -111,7 +113,7 @@ static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t l
     }
     IV_TRY(iv_gpu_use(l->f.gpu, err));
     IV_TRY(iv_gpu_learner_reserve_pages(l, most, err));
-    return l->f.rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
+    return l->f.rank == 0 && !l->learned ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
 }
 
 /* A barrier of the ranks: none runs before all have allocated. */
@@ -177,6 +179,7 @@ static void close_learner(iv_learner *base) {
         cudaStreamSynchronize(l->f.stream), cudaStreamDestroy(l->f.stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
+    iv_gpu_learned_close(l);
     if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
@@ -194,7 +197,20 @@ static void close_learner(iv_learner *base) {
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
     return l->data_bytes - l->base.borrowed_bytes + l->table_bytes + l->lookup_bytes +
-           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
+           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists +
+           iv_gpu_learned_bytes(l);
+}
+
+/* A matrix of codes cannot be transposed. */
+static iv_status check_plain(const iv_model *m, iv_error *err) {
+    for (size_t i = 0; i < m->tensor_count; i++)
+        for (const iv_tensor_slice *s = m->tensors[i].slices; s; s = s->next)
+            if (s->matrix && !iv_weight_is_plain(s->matrix->format))
+                return iv_fail(err, IV_UNSUPPORTED,
+                               "%s: training on device cuda: wanted weights in 16 or 32 bits, found packed ones (an "
+                               "engine that lends its model is opened with weights widened)",
+                               m->tensors[i].info.name);
+    return IV_OK;
 }
 
 /* What learners do on a CPU alone. */
@@ -220,6 +236,7 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));
+    IV_TRY(check_plain(o->tensor_owner, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
     if (o->numerics != IV_INVAR)
@@ -343,6 +360,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     if (status == IV_OK) status = open_tables(l, offsets, err);
     free(offsets);
     IV_TRY(status);
+    if (o->learned) IV_TRY(iv_gpu_learned_open(l, o->learned, o->shape, o->place, o->masters, err));
     IV_TRY(open_host(l, err));
     return open_data(l, o, err);
 }
