@@ -13,8 +13,8 @@ typedef struct learn_kind {
     iv_dtype type;
 } learn_kind;
 
-static const learn_kind learn_kinds[] = {{IV_TC16, IV_BF16}, {IV_TC16, IV_F16}, {IV_FMA32, IV_BF16}, {IV_FMA32, IV_F16},
-                                         {IV_FMA32, IV_F32}};
+static const learn_kind learn_kinds[] = {
+    {IV_TC16, IV_BF16}, {IV_TC16, IV_F16}, {IV_FMA32, IV_BF16}, {IV_FMA32, IV_F16}, {IV_FMA32, IV_F32}};
 
 /* ---- factors ----------------------------------------------------------------------------------------------------- */
 
@@ -54,10 +54,10 @@ static void some_factors(rng *r, const learn_kind *kind) {
         char *rows = calloc(n * k, width), *want = calloc(1, of[i]);
         for (size_t a = 0; a < n; a++)
             for (size_t b = 0; b < k; b++)
-                put_type(kind->type, rows, a * k + b,
-                         m[f[i].from + (int64_t)a * f[i].row + (int64_t)b * f[i].column]);
+                put_type(kind->type, rows, a * k + b, m[f[i].from + (int64_t)a * f[i].row + (int64_t)b * f[i].column]);
         memcpy(want, before + f[i].to, of[i]);
-        for (size_t a = 0; !f[i].leaves && a < n; a++) memcpy(want + a * stride * width, rows + a * k * width, k * width);
+        for (size_t a = 0; !f[i].leaves && a < n; a++)
+            memcpy(want + a * stride * width, rows + a * k * width, k * width);
         if (f[i].leaves) iv_gpu_pack_factor(kind->arithmetic, kind->type, rows, k, n, k, f[i].leaves, want);
         assert_same_bits("factor", want, got + f[i].to, of[i] / width, width, true);
         free(rows), free(want);
@@ -112,8 +112,8 @@ static void some_columns(rng *r, const learn_kind *kind) {
                     iv_ref_adapter ref = {.type = kind->type, .scale = a.scale};
                     char *to = want + (i * n + l * a.columns.to_leaf + a.columns.run[p].to + c) * width;
                     if (listed && row[i] < 0) continue;
-                    iv_ref_adapter_scaled(
-                        &ref, dy + (i * a.dy_stride + l * at + a.columns.run[p].from + c) * width, 1, to);
+                    iv_ref_adapter_scaled(&ref, dy + (i * a.dy_stride + l * at + a.columns.run[p].from + c) * width, 1,
+                                          to);
                 }
     void *on = gpu_copy(dy, rows * a.dy_stride * width), *list = gpu_copy(row, rows * sizeof *row);
     a.dy = on, a.row = listed ? list : NULL, a.dz = gpu_room(rows * n * width);

@@ -5,6 +5,7 @@
 #define IV_TESTS_CUDA_LEARNED_CASES_H
 
 #include "cuda/training_runs.h"
+#include "train/adapter_runs.h"
 
 /* What learns. */
 typedef struct learned {
@@ -154,6 +155,13 @@ static void adapters_reinforced(void **state) {
         run(&o, &got);
         assert_true(got.different > 0);
     }
+}
+
+/* Two trainers of one base, each with its adapter in the base's engine. */
+static void adapters_of_one_base(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    adapters_of_one_base_on("cuda", has_tensor_cores ? "tc16" : "fma32");
 }
 
 #endif

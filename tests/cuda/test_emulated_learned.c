@@ -4,6 +4,7 @@
 int main(void) {
     few = trials(1, 0), lends = true;
     const struct CMUnitTest tests[] = {cmocka_unit_test(adapters_of_one), cmocka_unit_test(adapters_that_move),
-                                       cmocka_unit_test(adapters_reinforced), cmocka_unit_test(adapters_of_several)};
+                                       cmocka_unit_test(adapters_reinforced), cmocka_unit_test(adapters_of_several),
+                                       cmocka_unit_test(adapters_of_one_base)};
     return cmocka_run_group_tests(tests, begin, end);
 }
