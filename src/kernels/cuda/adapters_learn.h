@@ -51,6 +51,27 @@ typedef struct iv_gpu_scale_columns_args {
 } iv_gpu_scale_columns_args;
 int iv_gpu_scale_columns(const iv_gpu_scale_columns_args *a, iv_gpu_stream stream);
 
+enum { IV_GPU_INPUT_TERMS_MAX = 4 };
+
+/* dx = canon(dx + canon(dt A)) for one module after another: rows of dt [rows][dt_stride] from `first` on, and A's
+ * transposed factor of [k][rank] (iv_gpu_pack_learned, one leaf), of each. */
+typedef struct iv_gpu_input_terms_args {
+    iv_dtype type;
+    struct {
+        const void *factor;
+        int32_t rank, first; /* first: a multiple of 16 */
+    } term[IV_GPU_INPUT_TERMS_MAX];
+    size_t terms;
+    const void *dt;
+    size_t dt_stride, rows, k;
+    float *dx;     /* [rows][k] */
+    void *rounded; /* NULL, or instead of dx: [rows][k] = R(dx); dx keeps what it was */
+} iv_gpu_input_terms_args;
+
+/* In tc16, where rows are aligned; else each module is a term of iv_gpu_adapter_outer with scale 1. */
+bool iv_gpu_input_terms_takes(iv_arithmetic arithmetic, const iv_gpu_input_terms_args *a);
+int iv_gpu_input_terms(const iv_gpu_input_terms_args *a, iv_gpu_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

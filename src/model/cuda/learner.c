@@ -144,7 +144,8 @@ static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
 
 static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     IV_TRY(begin(l, step, from, to, err));
-    return iv_gpu_learner_axes(l, err);
+    IV_TRY(iv_gpu_learner_axes(l, err));
+    return iv_gpu_learned_axes(l, err);
 }
 
 /* Rank 0's caller weighs the log-probabilities; the others wait for it. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 2, ALIGNED = 256, TABLES_MAX = 4096 };
+enum { SLOTS = 2, ALIGNED = 256, TABLES_MAX = 4096, REACH_MAX = 1 << 24 /* floats of a chain's sums */ };
 
 /* Everything is walked twice: to count, and to write. */
 typedef struct building {
@@ -83,6 +83,24 @@ static void keep_offsets(building *b, size_t n, size_t *at) {
     if (b->tables < TABLES_MAX) b->table[b->tables].at = *at, b->table[b->tables++].n = n;
 }
 
+/* Where the chains of virtual ranks are summed, `extent` floats each; 0: rows of 16 bytes do not fit. */
+static iv_status chain_bases(building *b, size_t reach, bool fits, size_t *chains, size_t *extent) {
+    *extent = fits ? (reach + 63) / 64 * 64 : 0;
+    IV_TRY(room_for(b, LEARNED_CHAINS_MAX));
+    for (size_t v = 0; v < LEARNED_CHAINS_MAX; v++) b->offsets[b->offset_count + v] = (int64_t)(v * *extent);
+    keep_offsets(b, LEARNED_CHAINS_MAX, chains);
+    return IV_OK;
+}
+
+static bool few(size_t n, size_t k) { return (n + 127) / 128 * ((k + 255) / 256) < LEARNED_TILES_MAX; }
+
+static iv_status b_chains(building *b, learned_module *m) {
+    IV_TRY(chain_bases(b, m->outputs * m->rank, few(m->n, m->rank) && m->outputs * m->rank % 4 == 0, &m->b_chains,
+                       &m->b_extent));
+    b->to->extent_max = iv_size_max(b->to->extent_max, m->b_extent);
+    return IV_OK;
+}
+
 /* Of B's rows by column of dz. row: of the module's outputs, of each run's first. */
 static iv_status b_offsets(building *b, learned_module *m, const size_t *row) {
     const iv_gpu_column_runs *c = &m->columns;
@@ -107,6 +125,14 @@ static iv_status a_offsets(building *b, learned_site *s) {
         for (size_t j = 0; j < m->padded; j++)
             out[m->first + j] = j < m->rank ? (int64_t)(m->at_a - s->base + j * m->inputs) : -1;
     keep_offsets(b, s->t_width, &s->a_offsets);
+    size_t reach = 0;
+    bool fits = few(s->t_width, s->k);
+    for (const learned_module *m = s->first; m; m = m->next) {
+        reach = iv_size_max(reach, m->at_a - s->base + m->rank * m->inputs);
+        fits = fits && m->rank * m->inputs % 4 == 0;
+    }
+    IV_TRY(chain_bases(b, reach, fits && reach < REACH_MAX, &s->a_chains, &s->a_extent));
+    b->to->extent_max = iv_size_max(b->to->extent_max, s->a_extent);
     return IV_OK;
 }
 
@@ -199,6 +225,7 @@ static learned_module *new_module(building *b, const iv_adapted *a, const learne
                           .scale = a->scale,
                           .at_a = of->a[a->module]->offset + a->column[0],
                           .inputs = of->a[a->module]->columns,
+                          .outputs = of->b[a->module]->rows,
                           .at_b = of->b[a->module]->offset};
     return m;
 }
@@ -219,6 +246,7 @@ static iv_status add_site(building *b, size_t site, const output_concat *concat,
         add_transposed(b, m, row);
         put_back(b, m, concat->k, back + count * step);
         IV_TRY(b_offsets(b, m, row));
+        if (step == SLOTS) IV_TRY(b_chains(b, m));
         *last = m, last = &m->next;
         b->to->outputs_max = iv_size_max(b->to->outputs_max, m->n);
     }
@@ -320,9 +348,9 @@ static iv_status add_head(building *b, const iv_adapted *a, size_t *forward) {
         out[i] = i % m->n < piece->n ? (int64_t)((piece->first + i % m->n) * m->rank) : -1;
     }
     keep_offsets(b, leaves * m->n, &m->b_offsets);
-    learned_site s = {.first = m, .t_width = m->padded};
+    learned_site s = {.first = m, .t_width = m->padded, .k = l->h};
     IV_TRY(a_offsets(b, &s));
-    h->a_offsets = s.a_offsets;
+    h->a_offsets = s.a_offsets, h->a_chains = s.a_chains, h->a_extent = s.a_extent;
     if (b->writes) h->module = m;
     b->to->t_width_max = iv_size_max(b->to->t_width_max, m->padded);
     return IV_OK;

@@ -8,12 +8,16 @@
 #include "model/cuda/adapters.h"
 #include "model/cuda/learner_state.h"
 
+enum { LEARNED_CHAINS_MAX = 8, LEARNED_TILES_MAX = 64 /* of sums whose chains run next to one another */ };
+
 /* A module at a product of this rank. */
 typedef struct learned_module {
     struct learned_module *next;
     size_t rank, padded, first; /* padded: to 16; first: of its t in a row */
     float scale;
     size_t at_a, inputs;        /* of A's first input that the rank has, in the flat buffer; inputs of all ranks */
+    size_t outputs;             /* of all ranks */
+    size_t b_chains, b_extent;  /* as a_chains, a_extent */
     size_t at_b;                /* of B */
     size_t n;                   /* columns of dz: its outputs, concatenated as the layer's (learn.h) */
     iv_gpu_column_runs columns; /* where these are among the layer's */
@@ -26,12 +30,13 @@ typedef struct learned_module {
 
 /* A product with modules. */
 typedef struct learned_site {
-    learned_module *first; /* in byte order of names; NULL: none */
-    size_t t_width;        /* of a row of t */
-    size_t base;           /* of the A's, from which on are */
-    size_t a_offsets;      /* in the offsets: of A's rows by column of t */
-    size_t k;              /* inputs of this rank */
-    int leaves;            /* of t */
+    learned_module *first;     /* in byte order of names; NULL: none */
+    size_t t_width;            /* of a row of t */
+    size_t base;               /* of the A's, from which on are */
+    size_t a_offsets;          /* in the offsets: of A's rows by column of t */
+    size_t a_chains, a_extent; /* in the offsets: where each chain's sums begin; floats of one. 0: not so */
+    size_t k;                  /* inputs of this rank */
+    int leaves;                /* of t */
 } learned_site;
 
 /* A leaf of the vocabulary, of this rank or another. */
@@ -40,7 +45,7 @@ typedef struct learned_head {
     const iv_gpu_adapted_part *forward; /* on the GPU, [2][leaves of all ranks] */
     iv_gpu_adapter_piece piece[IV_GPU_PIECES_MAX];
     size_t pieces, leaf; /* leaf: outputs of each but the last */
-    size_t a_offsets;
+    size_t a_offsets, a_chains, a_extent;
 } learned_head;
 
 typedef struct gpu_learned {
@@ -61,6 +66,9 @@ typedef struct gpu_learned {
     /* Buffers of a pass. */
     unsigned char *dz, *dt, *head_dz;
     float *head_nodes[4]; /* [predictions][padded rank] */
+    float *partial;       /* [chains][extent_max] */
+    size_t extent_max;
+    uint32_t *bounds, host_bounds[2][2 * LEARNED_CHAINS_MAX]; /* bounds: on the GPU; of both axes' virtual ranks */
 } gpu_learned;
 
 /* At opening, after the concatenations. shape: any values; the learner's rank is `place` of the process's. */
@@ -79,6 +87,20 @@ enum { LEARNED_BASES = 1 + IV_PLACES_MAX + 2 };
 static inline size_t iv_gpu_learned_bases(const gpu_learned *a, size_t layer, bool down, size_t module) {
     return a->expert_bases[(layer * 2 + down) * LEARNED_BASES + module];
 }
+
+/* ---- learner_adapter_sums.c */
+/* The gradients of A of all modules of a product, or of B of one. */
+typedef struct learned_sum {
+    const void *dy, *x;
+    size_t dy_stride, n, x_stride, k, base, offsets;
+    const iv_gpu_gradient_groups *groups; /* of experts, with bases; else NULL */
+    size_t chains, extent;
+    const learned_module *of; /* the first */
+    bool is_b;
+} learned_sum;
+iv_status iv_gpu_learned_sum(gpu_learner *l, const iv_token_axis *axis, const learned_sum *s, iv_error *err);
+/* After the axes of a pass are known. */
+iv_status iv_gpu_learned_axes(gpu_learner *l, iv_error *err);
 
 /* ---- learner_adapter_backward.c */
 /* A layer's backward pass through its modules. */

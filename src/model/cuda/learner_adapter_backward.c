@@ -113,64 +113,53 @@ static iv_status round_sums(gpu_learner *l, const learned_backward *b, iv_error 
 /* ---- sums over tokens ---------------------------------------------------------------------------------------------
  */
 
-typedef struct token_sum {
-    const void *dy, *x;
-    size_t dy_stride, n, x_stride, k, base, offsets, bases; /* bases: of experts, instead of base */
-} token_sum;
-
-static iv_status add_tokens(gpu_learner *l, const learned_backward *b, const token_sum *s, iv_error *err) {
-    iv_gpu_gradient_groups groups;
-    iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
-                                     .type = l->m->gemm_type,
-                                     .axis = b->axis,
-                                     .dy = s->dy,
-                                     .dy_stride = s->dy_stride,
-                                     .n = s->n,
-                                     .offsets = l->learned->offsets + s->offsets,
-                                     .x = s->x,
-                                     .x_stride = s->x_stride,
-                                     .k = s->k,
-                                     .sums = l->sums,
-                                     .scratch = l->gradient_scratch,
-                                     .sms = l->f.sms};
-    if (b->sums) {
-        groups = *b->sums, groups.bases = l->learned->offsets + s->bases + b->expert;
-        a.groups = &groups;
-    } else {
-        a.sums = iv_gpu_learner_sums_from(&l->sums, s->base);
-    }
-    return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of the adapter", err);
+/* Of experts: their bases instead of one. */
+static void group(const gpu_learner *l, const learned_backward *b, size_t which, learned_sum *s,
+                  iv_gpu_gradient_groups *groups) {
+    if (!b->sums) return;
+    *groups = *b->sums;
+    groups->bases = l->learned->offsets + iv_gpu_learned_bases(l->learned, b->layer, b->down, which) + b->expert;
+    s->groups = groups, s->base = 0;
 }
 
 /* Of B: every rank has its outputs; if ranks divide the inputs, all have all outputs, and t. */
 static iv_status add_b(gpu_learner *l, const learned_backward *b, const learned_module *m, size_t index, const void *dz,
                        iv_error *err) {
     if (!b->x || (b->cut_inputs && l->f.rank > 0)) return IV_OK;
-    token_sum s = {.dy = dz,
-                   .dy_stride = m->n,
-                   .n = m->n,
-                   .x = (const char *)l->learned->forward.t + m->first * l->width,
-                   .x_stride = b->site->t_width,
-                   .k = m->rank,
-                   .base = m->at_b,
-                   .offsets = m->b_offsets};
-    if (b->sums) s.bases = iv_gpu_learned_bases(l->learned, b->layer, b->down, 1 + index);
-    return add_tokens(l, b, &s, err);
+    iv_gpu_gradient_groups groups;
+    learned_sum s = {.dy = dz,
+                     .dy_stride = m->n,
+                     .n = m->n,
+                     .x = (const char *)l->learned->forward.t + m->first * l->width,
+                     .x_stride = b->site->t_width,
+                     .k = m->rank,
+                     .base = m->at_b,
+                     .offsets = m->b_offsets,
+                     .chains = m->b_chains,
+                     .extent = m->b_extent,
+                     .of = m,
+                     .is_b = true};
+    group(l, b, 1 + index, &s, &groups);
+    return iv_gpu_learned_sum(l, b->axis, &s, err);
 }
 
 /* Of all A: every rank has its inputs; if ranks divide the outputs, all have all inputs, and dt. */
 static iv_status add_a(gpu_learner *l, const learned_backward *b, iv_error *err) {
     if (!b->x || (b->cut_outputs && l->f.rank > 0)) return IV_OK;
-    token_sum s = {.dy = l->learned->dt,
-                   .dy_stride = b->site->t_width,
-                   .n = b->site->t_width,
-                   .x = b->x,
-                   .x_stride = b->x_stride,
-                   .k = b->site->k,
-                   .base = b->site->base,
-                   .offsets = b->site->a_offsets};
-    if (b->sums) s.bases = iv_gpu_learned_bases(l->learned, b->layer, b->down, 0);
-    return add_tokens(l, b, &s, err);
+    iv_gpu_gradient_groups groups;
+    learned_sum s = {.dy = l->learned->dt,
+                     .dy_stride = b->site->t_width,
+                     .n = b->site->t_width,
+                     .x = b->x,
+                     .x_stride = b->x_stride,
+                     .k = b->site->k,
+                     .base = b->site->base,
+                     .offsets = b->site->a_offsets,
+                     .chains = b->site->a_chains,
+                     .extent = b->site->a_extent,
+                     .of = b->site->first};
+    group(l, b, 0, &s, &groups);
+    return iv_gpu_learned_sum(l, b->axis, &s, err);
 }
 
 /* ---- the input ----------------------------------------------------------------------------------------------------

@@ -44,24 +44,6 @@ iv_status iv_gpu_learned_logits(gpu_learner *l, size_t first, size_t rows, size_
 /* ---- backward -----------------------------------------------------------------------------------------------------
  */
 
-static iv_status add_tokens(gpu_learner *l, const void *dy, size_t n, size_t offsets, size_t base, const void *x,
-                            size_t x_stride, size_t k, iv_error *err) {
-    iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
-                                     .type = l->m->gemm_type,
-                                     .axis = &l->head_axis,
-                                     .dy = dy,
-                                     .dy_stride = n,
-                                     .n = n,
-                                     .offsets = l->learned->offsets + offsets,
-                                     .x = x,
-                                     .x_stride = x_stride,
-                                     .k = k,
-                                     .sums = iv_gpu_learner_sums_from(&l->sums, base),
-                                     .scratch = l->gradient_scratch,
-                                     .sms = l->f.sms};
-    return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of the head's adapter", err);
-}
-
 /* R(scale dl). */
 static iv_status scaled(gpu_learner *l, size_t leaf, const output_concat *concat, const void *dl, const void **dz,
                         iv_error *err) {
@@ -87,7 +69,15 @@ iv_status iv_gpu_learned_leaf(gpu_learner *l, size_t leaf, const output_concat *
     const void *dz;
     if (!m) return IV_OK;
     IV_TRY(scaled(l, leaf, concat, dl, &dz, err));
-    IV_TRY(add_tokens(l, dz, m->n, m->b_offsets + leaf * m->n, m->at_b, all->forward.t, m->padded, m->rank, err));
+    const learned_sum of_b = {.dy = dz,
+                              .dy_stride = m->n,
+                              .n = m->n,
+                              .x = all->forward.t,
+                              .x_stride = m->padded,
+                              .k = m->rank,
+                              .base = m->at_b,
+                              .offsets = m->b_offsets + leaf * m->n};
+    IV_TRY(iv_gpu_learned_sum(l, &l->head_axis, &of_b, err));
     if (!l->n.picks) return IV_OK;
     const iv_matrix w = {.format = iv_weight_plain(l->m->gemm_type),
                          .type = l->m->gemm_type,
@@ -119,5 +109,16 @@ iv_status iv_gpu_learned_end_head(gpu_learner *l, float *dh, iv_error *err) {
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the head's inputs", err));
     }
     if (l->f.rank > 0) return IV_OK;
-    return add_tokens(l, all->dt, m->padded, all->head.a_offsets, m->at_a, l->picked, l->h_stride, l->h, err);
+    const learned_sum of_a = {.dy = all->dt,
+                              .dy_stride = m->padded,
+                              .n = m->padded,
+                              .x = l->picked,
+                              .x_stride = l->h_stride,
+                              .k = l->h,
+                              .base = m->at_a,
+                              .offsets = all->head.a_offsets,
+                              .chains = all->head.a_chains,
+                              .extent = all->head.a_extent,
+                              .of = m};
+    return iv_gpu_learned_sum(l, &l->head_axis, &of_a, err);
 }

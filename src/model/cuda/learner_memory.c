@@ -162,6 +162,8 @@ static void carve_adapter(gpu_learner *l, iv_carving *v, bool experts) {
     width = a->t_width_max;
     a->forward.t = rows_of(v, rows, width, l->width), a->dt = rows_of(v, rows, width, l->width);
     a->forward.sums = rows_of(v, rows, width, sizeof(float));
+    a->bounds = iv_carve(v, 1, sizeof a->host_bounds);
+    if (l->f.ranks == 1) a->partial = rows_of(v, LEARNED_CHAINS_MAX, a->extent_max, sizeof(float));
     if (l->f.ranks > 1) a->forward.nodes = rows_of(v, 2 * l->f.rows_max * l->f.nodes_max, width, sizeof(float));
 }
 
