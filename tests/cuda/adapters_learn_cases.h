@@ -132,6 +132,62 @@ static void scaled_columns(void **state) {
 
 /* ---- the gradient of inputs -------------------------------------------------------------------------------------- */
 
+/* Several modules in one pass over dx. */
+static void several_terms(rng *r, const learn_kind *kind) {
+    size_t width = iv_dtype_bytes(kind->type), rows = 1 + rng_below(r, 70), k = 8 * (1 + rng_below(r, 40)), stride = 0,
+           count = 1 + rng_below(r, IV_GPU_INPUT_TERMS_MAX), rank[IV_GPU_INPUT_TERMS_MAX];
+    float *dx = random_values(r, rng_below(r, 3) ? NORMAL : SPECIAL, IV_F32, rows * k), *got;
+    char *a[IV_GPU_INPUT_TERMS_MAX];
+    iv_gpu_input_terms_args x = {.type = kind->type, .terms = count, .rows = rows, .k = k};
+    for (size_t i = 0; i < rows * k; i++) dx[i] = iv_canonical(dx[i]);
+    for (size_t m = 0; m < count; m++) {
+        rank[m] = 1 + rng_below(r, 70), a[m] = calloc(rank[m] * iv_padded_k(k), width);
+        char *turned = calloc(k * rank[m], width);
+        for (size_t i = 0; i < rank[m] * k; i++) {
+            float value = random_float(r, NORMAL);
+            put_type(kind->type, a[m], i / k * iv_padded_k(k) + i % k, value);
+            put_type(kind->type, turned, i % k * rank[m] + i / k, value);
+        }
+        size_t bytes = iv_gpu_factor_bytes(kind->arithmetic, kind->type, k, rank[m], 1);
+        void *packed = malloc(bytes);
+        iv_gpu_pack_factor(kind->arithmetic, kind->type, turned, rank[m], k, rank[m], 1, packed);
+        x.term[m].factor = gpu_copy(packed, bytes);
+        x.term[m].rank = (int32_t)rank[m], x.term[m].first = (int32_t)stride, stride += iv_padded_k(rank[m]);
+        free(turned), free(packed);
+    }
+    char *dt = calloc(rows * stride, width);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t m = 0; m < count; m++)
+            for (size_t j = 0; j < rank[m]; j++)
+                put_type(kind->type, dt, i * stride + (size_t)x.term[m].first + j,
+                         random_float(r, rng_below(r, 5) ? NORMAL : SPECIAL));
+    x.dt = gpu_copy(dt, rows * stride * width), x.dt_stride = stride, x.dx = gpu_copy(dx, rows * k * sizeof *dx);
+    if (rng_below(r, 2)) x.rounded = gpu_room(rows * k * width);
+    assert_true(iv_gpu_input_terms_takes(kind->arithmetic, &x));
+    GPU_OK(iv_gpu_input_terms(&x, NULL));
+    for (size_t i = 0; i < rows; i++)
+        for (size_t m = 0; m < count; m++) {
+            iv_ref_adapter ref = {
+                .arithmetic = kind->arithmetic, .type = kind->type, .rank = rank[m], .inputs = k, .a = a[m]};
+            for (size_t j = 0; j < k; j++)
+                dx[i * k + j] = iv_ref_adapter_input_gradient(&ref, dt + (i * stride + (size_t)x.term[m].first) * width,
+                                                              j, dx[i * k + j]);
+        }
+    if (x.rounded) {
+        char *want = calloc(rows * k, width), *found = host_copy(x.rounded, rows * k * width);
+        for (size_t i = 0; i < rows * k; i++) put_type(kind->type, want, i, dx[i]);
+        assert_same_bits("R(dx)", want, found, rows * k, width, false);
+        free(want), free(found);
+    } else {
+        got = host_copy(x.dx, rows * k * sizeof *got);
+        assert_same_bits("dx", dx, got, rows * k, sizeof *dx, false);
+        free(got);
+    }
+    for (size_t m = 0; m < count; m++) free(a[m]), cudaFree((void *)(uintptr_t)x.term[m].factor);
+    cudaFree((void *)(uintptr_t)x.dt), cudaFree(x.dx), cudaFree(x.rounded);
+    free(dx), free(dt);
+}
+
 /* dx gains dt A: the term of an adapter with scale 1, whose B is A transposed. */
 static void one_input_gradient(rng *r, const learn_kind *kind) {
     size_t width = iv_dtype_bytes(kind->type), rows = 1 + rng_below(r, 70), k = 1 + rng_below(r, 300),
@@ -178,6 +234,7 @@ static void gradients_of_inputs(void **state) {
     (void)state;
     rng r = rng_start("gradients of inputs");
     for (size_t i = 0; i < trials(60, 3000); i++) one_input_gradient(&r, &learn_kinds[i % 5]);
+    for (size_t i = 0; i < trials(60, 3000); i++) several_terms(&r, &learn_kinds[i % 2]);
 }
 
 #endif

@@ -8,7 +8,8 @@
 enum { INPUT_ROWS = 32, INPUT_BLOCKS = 4 /* of eight columns, of a warp */, INPUT_WARPS = 4 };
 
 /* d += 16 rows by 16 of a chain; as step16 of adapters_tc16_sm90a.cu. */
-template <iv_dtype TYPE> IV_DEVICE void input_step(float (&d)[4], uint2 top, uint2 bottom, uint32_t low, uint32_t high) {
+template <iv_dtype TYPE>
+IV_DEVICE void input_step(float (&d)[4], uint2 top, uint2 bottom, uint32_t low, uint32_t high) {
     if (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};"

@@ -206,9 +206,10 @@ static void add_parts(building *b, size_t site, const iv_adapted *a, const learn
 }
 
 /* back: its place among the parts of gradients of inputs. */
-static void put_back(building *b, const learned_module *m, size_t inputs, size_t back) {
+static void put_back(building *b, learned_module *m, size_t inputs, size_t back) {
     const void *factor = add_factor(b, m->at_a, 1, m->inputs, inputs, m->rank, 1);
     b->backs = iv_size_max(b->backs, back + SLOTS);
+    m->back_factor = factor;
     if (!b->writes) return;
     b->back[back + 1] =
         (iv_gpu_adapted_part){.b = factor, .scale = 1.0f, .rank = (int32_t)m->rank, .first = (int32_t)m->first};

@@ -116,6 +116,7 @@ typedef struct learned_backward {
     const gpu_row_parallel *cut_inputs; /* of a layer whose inputs ranks divide; else NULL */
     bool cut_outputs;                   /* ranks divide the outputs */
     float *dx;                          /* [rows][concat->k], to which is added; NULL: not wanted */
+    void *rounded;                      /* NULL, or [rows][concat->k]: R(dx); dx may keep what it was then */
     /* Of experts: consecutive ones of a layer, whose rows lie one after another. */
     const iv_gpu_groups *groups; /* NULL: all rows are of one layer */
     const iv_gpu_gradient_groups *sums;

@@ -184,6 +184,37 @@ static iv_status add_input(gpu_learner *l, const learned_backward *b, const lear
     return iv_gpu_launched(&l->f, iv_gpu_adapter_outer(&a, l->f.stream), "gradient of inputs", err);
 }
 
+/* The same of all modules in one pass over dx; *done: it can. */
+static iv_status add_inputs(gpu_learner *l, const learned_backward *b, bool *done, iv_error *err) {
+    iv_gpu_input_terms_args a = {.type = l->m->gemm_type,
+                                 .dt = l->learned->dt,
+                                 .dt_stride = b->site->t_width,
+                                 .rows = b->rows,
+                                 .k = b->site->k,
+                                 .dx = b->dx,
+                                 .rounded = b->rounded};
+    for (const learned_module *m = b->site->first; m && a.terms < IV_GPU_INPUT_TERMS_MAX; m = m->next, a.terms++) {
+        a.term[a.terms].factor = m->back_factor;
+        a.term[a.terms].rank = (int32_t)m->rank, a.term[a.terms].first = (int32_t)m->first;
+        *done = !m->next;
+    }
+    *done = *done && !b->groups && iv_gpu_input_terms_takes(l->f.arithmetic, &a);
+    if (!*done) return IV_OK;
+    return iv_gpu_launched(&l->f, iv_gpu_input_terms(&a, l->f.stream), "gradient of inputs", err);
+}
+
+static iv_status end_input(gpu_learner *l, const learned_backward *b, iv_error *err) {
+    bool done = false;
+    if (!b->dx || !b->rows) return IV_OK;
+    IV_TRY(add_inputs(l, b, &done, err));
+    if (done) return IV_OK;
+    for (const learned_module *m = b->site->first; m; m = m->next) IV_TRY(add_input(l, b, m, err));
+    if (!b->rounded) return IV_OK;
+    size_t k = b->site->k;
+    int code = iv_gpu_round_rows(b->dx, k, 0, k, b->rows, l->m->gemm_type, b->rounded, k, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "rounding", err);
+}
+
 /* t, whose inputs of several ranks may be copied to where x is: it is copied once more. */
 static iv_status make_t(gpu_learner *l, learned_backward *b, iv_error *err) {
     size_t table, site = iv_gpu_shared_site(l->m, (size_t)(b->site - l->learned->site), &table);
@@ -211,6 +242,5 @@ iv_status iv_gpu_learned_backward(gpu_learner *l, const learned_backward *given,
     }
     if (b->rows) IV_TRY(round_sums(l, b, err));
     IV_TRY(add_a(l, b, err));
-    for (const learned_module *m = b->site->first; m && b->dx && b->rows; m = m->next) IV_TRY(add_input(l, b, m, err));
-    return IV_OK;
+    return end_input(l, b, err);
 }

@@ -115,12 +115,11 @@ static iv_status out_gradient(gpu_learner *l, size_t layer, const void *x, size_
                                 .x = x,
                                 .x_stride = x_stride,
                                 .cut_inputs = &cut,
-                                .dx = l->dattended};
+                                .dx = l->dattended,
+                                .rounded = l->dy};
     if (!site) return iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err);
     IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dx_rounded, l->dattended, err));
-    IV_TRY(iv_gpu_learned_backward(l, &b, err));
-    int code = iv_gpu_round_rows(l->dattended, l->q, 0, l->q, l->n.rows, l->m->gemm_type, l->dy, l->q, l->f.stream);
-    return iv_gpu_launched(&l->f, code, "rounding", err);
+    return iv_gpu_learned_backward(l, &b, err);
 }
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
