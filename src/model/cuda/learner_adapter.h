@@ -15,17 +15,17 @@ typedef struct learned_module {
     struct learned_module *next;
     size_t rank, padded, first; /* padded: to 16; first: of its t in a row */
     float scale;
-    size_t at_a, inputs;        /* of A's first input that the rank has, in the flat buffer; inputs of all ranks */
-    size_t outputs;             /* of all ranks */
-    size_t b_chains, b_extent;  /* as a_chains, a_extent */
-    size_t at_b;                /* of B */
-    size_t n;                   /* columns of dz: its outputs, concatenated as the layer's (learn.h) */
-    iv_gpu_column_runs columns; /* where these are among the layer's */
-    bool whole;                 /* these are all of the layer's, in their order */
-    const void *transposed;     /* B's, [padded][n] */
-    const iv_gpu_adapted_part
-        *back;        /* on the GPU, [2]: A's, transposed, for slot 1. Those of experts are consecutive */
-    size_t b_offsets; /* in the offsets: of B's rows by column of dz, from at_b on */
+    size_t at_a, inputs;             /* of A's first input that the rank has, in the flat buffer; inputs of all ranks */
+    size_t outputs;                  /* of all ranks */
+    size_t b_chains, b_extent;       /* as a_chains, a_extent */
+    size_t at_b;                     /* of B */
+    size_t n;                        /* columns of dz: its outputs, concatenated as the layer's (learn.h) */
+    iv_gpu_column_runs columns;      /* where these are among the layer's */
+    bool whole;                      /* these are all of the layer's, in their order */
+    const void *transposed;          /* B's, [padded][n] */
+    const void *back_factor;         /* A's, transposed; */
+    const iv_gpu_adapted_part *back; /* on the GPU, [2]: for slot 1. Those of experts are consecutive */
+    size_t b_offsets;                /* in the offsets: of B's rows by column of dz, from at_b on */
 } learned_module;
 
 /* A product with modules. */
