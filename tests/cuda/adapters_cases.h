@@ -61,10 +61,12 @@ static void make_pieces(rng *r, adapter_layer *l) {
             a->piece[i] = (iv_gpu_adapter_piece){i * (uint32_t)a->n / 2, (uint32_t)a->n / 2};
         return;
     }
+    size_t unit = rng_below(r, 2) ? 1 : 8; /* pieces of whole eights: other kernels */
+    if (unit > 1) a->n = (a->n + 31) / 32 * 32;
     a->pieces = l->end == ADAPTER_ADDS ? 1 : 1 + rng_below(r, a->n < ADAPTER_PIECES ? a->n : ADAPTER_PIECES);
     for (size_t i = 0; i < a->pieces; i++) {
-        size_t from = a->n * i / a->pieces, to = a->n * (i + 1) / a->pieces;
-        if (l->end == ADAPTER_STORES && to - from > 1) to -= rng_below(r, to - from);
+        size_t from = a->n / unit * i / a->pieces * unit, to = a->n / unit * (i + 1) / a->pieces * unit;
+        if (l->end == ADAPTER_STORES && to - from > unit) to -= rng_below(r, (to - from) / unit) * unit;
         a->piece[i] = (iv_gpu_adapter_piece){(uint32_t)from, (uint32_t)(to - from)};
     }
 }

@@ -164,4 +164,26 @@ static void adapters_of_one_base(void **state) {
     adapters_of_one_base_on("cuda", has_tensor_cores ? "tc16" : "fma32");
 }
 
+/* A base that the learner cannot read is refused by name. */
+static void bases_that_do_not_serve(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    static const struct {
+        const char *model, *weights, *dtype, *text;
+    } bases[] = {{"packed_models/qwen3_fp8_a", "packed", "bfloat16", "wanted an engine with weights expanded"},
+                 {"hf/qwen3", "auto", "float32", "wanted an engine that holds weights in float32"}};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        iv_engine_options e = engine_options(case_path(bases[i].model));
+        iv_trainer_options o = adapter_options(case_path(bases[i].model));
+        iv_trainer *t = NULL;
+        iv_error err;
+        e.trainable = false, e.max_loras = 1, e.device = "cuda", e.arithmetic = "fma32", e.dtype = bases[i].dtype;
+        e.weights = bases[i].weights;
+        o.arithmetic = "fma32", o.dtype = bases[i].dtype, o.base = open_with(&e);
+        assert_int_equal(iv_trainer_open(&o, &t, &err), IV_UNSUPPORTED);
+        if (!strstr(err.message, bases[i].text)) fail_msg("%s", err.message);
+        iv_engine_close(o.base);
+    }
+}
+
 #endif

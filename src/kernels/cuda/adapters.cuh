@@ -158,4 +158,8 @@ template <iv_dtype T> IV_DEVICE void adapter_activate(const adapter_problem &p, 
 int iv_gpu_adapter_inner_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
 int iv_gpu_adapter_outer_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
 
+/* adapters_plain_sm90a.cu: of many rows of one slot, in tc16, where rows and pieces are aligned. */
+bool iv_gpu_adapter_plain_takes(const iv_gpu_adapter_args *a);
+int iv_gpu_adapter_outer_plain(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
+
 #endif

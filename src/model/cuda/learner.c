@@ -202,15 +202,24 @@ static size_t bytes_of(const iv_learner *base) {
            iv_gpu_learned_bytes(l);
 }
 
-/* A matrix of codes cannot be transposed. */
-static iv_status check_plain(const iv_model *m, iv_error *err) {
+/* A matrix of codes cannot be transposed, nor one of another type than the products see. */
+static iv_status check_matrix(const iv_model *m, const iv_tensor *t, const iv_matrix *w, iv_error *err) {
+    if (!iv_weight_is_plain(w->format))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: training on device cuda: wanted an engine with weights expanded as the base, found them "
+                       "packed",
+                       t->info.name);
+    if (w->type == m->gemm_type) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "%s: training on device cuda: wanted an engine that holds weights in %s as the base (dtype %s), "
+                   "found %s",
+                   t->info.name, iv_dtype_name(m->gemm_type), iv_dtype_name(w->type), iv_dtype_name(w->type));
+}
+
+static iv_status check_matrices(const iv_model *m, iv_error *err) {
     for (size_t i = 0; i < m->tensor_count; i++)
         for (const iv_tensor_slice *s = m->tensors[i].slices; s; s = s->next)
-            if (s->matrix && !iv_weight_is_plain(s->matrix->format))
-                return iv_fail(err, IV_UNSUPPORTED,
-                               "%s: training on device cuda: wanted weights in 16 or 32 bits, found packed ones (an "
-                               "engine that lends its model is opened with weights widened)",
-                               m->tensors[i].info.name);
+            if (s->matrix) IV_TRY(check_matrix(m, &m->tensors[i], s->matrix, err));
     return IV_OK;
 }
 
@@ -237,7 +246,7 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));
-    IV_TRY(check_plain(o->tensor_owner, err));
+    if (o->learned) IV_TRY(check_matrices(o->tensor_owner, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
     if (o->numerics != IV_INVAR)
