@@ -262,7 +262,7 @@ static void choose_ops(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     const iv_gpu_model_options *o = &g->o;
     r->f.arithmetic = o->arithmetic, r->f.sms = g->sms, r->f.pages = o->pages, r->f.now = &r->values;
-    r->f.ranks = g->ranks, r->f.given_up = g->given_up, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
+    r->f.ranks = g->ranks, r->f.timeouts = g->timeouts, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
     for (size_t i = 0; i < g->ranks; i++) r->f.peer[i] = &g->rank[i].f;
     r->f.linear = o->numerics == IV_INVAR ? iv_gpu_law_linear : iv_gpu_baseline_linear;
     r->f.transport = o->processes > 1 ? iv_gpu_process_transport : g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
@@ -360,10 +360,10 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     if (!code && m->config.experts && m->rank == 0)
         code = cudaHostAlloc((void **)&g->routes, routes * sizeof *g->routes, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->timeouts, sizeof *g->timeouts, flags);
     IV_TRY(iv_gpu_check(g->rank[0].f.gpu, code, "memory of the host", err));
     memset(g->inputs, 0, g->inputs_capacity);
-    memset(g->given_up, 0, sizeof *g->given_up);
+    memset(g->timeouts, 0, sizeof *g->timeouts);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
     g->slot_ends = calloc(g->o.adapters + 2, sizeof *g->slot_ends);
     return g->spans && g->slot_ends ? IV_OK
@@ -437,7 +437,7 @@ static void close_rank(gpu_rank *r) {
     iv_gpu_close_adapters(r);
     memspace->free(memspace, r->f.kv), memspace->free(memspace, r->f.states), memspace->free(memspace, r->work),
         memspace->free(memspace, r->vectors);
-    if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
+    if (atomic_load(&r->g->abort.set)) /* failed ranks have aborted theirs */
         iv_nccl_abort(r->nccl);
     else
         iv_nccl_close(r->nccl);
@@ -463,7 +463,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
     cudaFreeHost(g->top_logprobs), cudaFreeHost(g->routes);
-    cudaFreeHost(g->given_up);
+    cudaFreeHost(g->timeouts);
     cudaGetLastError();
     free(g->spans), free(g->slot_ends);
     pthread_cond_destroy(&g->wake);

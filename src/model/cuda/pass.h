@@ -110,7 +110,7 @@ struct gpu_forward {
     size_t ranks, rank;
     gpu_forward *peer[IV_RANKS_MAX]; /* peer[rank] is this one */
     uint32_t *flags;
-    iv_gpu_given_up *given_up; /* of all ranks, on the host */
+    iv_gpu_timeouts *timeouts; /* of all ranks, on the host */
     uint64_t timeout_ns;       /* of a wait for another rank */
     /* What is read besides the model's matrices. */
     layer_vectors *layers;  /* host array of device pointers */
