@@ -89,7 +89,10 @@ typedef struct problem {
 static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16"},
                                    {"tests/data/hf/qwen3_moe", "tc16", "bfloat16"},
                                    {"tests/data/hf/qwen2", "fma32", "float32"},
-                                   {"tests/data/hf/llama31", "fma32", "float16"}};
+                                   {"tests/data/hf/llama31", "fma32", "float16"},
+                                   {"tests/data/families/qwen3_5_text_a", "tc16", "bfloat16"},
+                                   {"tests/data/families/qwen3_next_a", "tc16", "bfloat16"},
+                                   {"tests/data/families/lfm2_moe_a", "fma32", "bfloat16"}};
 
 static void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, const char *device) {
     static char model[4200];

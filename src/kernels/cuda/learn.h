@@ -167,11 +167,13 @@ int iv_gpu_activate_backward(const iv_activation *activation, iv_dtype type, con
                              float *wide, iv_gpu_stream stream);
 
 /* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded concatenation with `leaves` leaves:
- * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16. */
+ * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16; then `behind` columns
+ * that are left alone. */
 typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     bool keeps;  /* dqkv becomes the unrounded result, for biases; otherwise it is only read */
     size_t rows, heads, kv_heads, head_dim, leaves;
+    size_t behind;                /* a multiple of 16 */
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */

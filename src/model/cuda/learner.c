@@ -78,6 +78,9 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .tables = l->on.tables,
                              .plan = l->on.plan,
                              .window_plan = l->on.window_plan,
+                             .states = l->on.states,
+                             .row_spans = l->on.row_spans,
+                             .state_count = l->n.sequences,
                              .padding = l->on.padding,
                              .padding_count = l->n.padding},
                       .rows = l->n.rows,
@@ -216,7 +219,6 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));
