@@ -292,7 +292,7 @@ typedef struct iv_gpu_router_backward_args {
 int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream);
 
 /* The gate of a shared expert (15.9): dz[row] = canon(r (1 - sigmoid(z))), r the tree over leaves of `leaf` values of
- * da act; then da becomes da sigmoid(z). */
+ * da act; then da becomes da sigmoid(z). part: dz = r alone, of this rank's leaves. */
 typedef struct iv_gpu_shared_gate_args {
     const float *z; /* [rows], z_apart apart */
     size_t rows, z_apart, n, leaf, leaves;
@@ -301,8 +301,11 @@ typedef struct iv_gpu_shared_gate_args {
     size_t act_stride;
     float *da; /* [rows][n], in place */
     float *dz; /* [rows] */
+    bool part;
 } iv_gpu_shared_gate_args;
 int iv_gpu_shared_gate_backward(const iv_gpu_shared_gate_args *a, iv_gpu_stream stream);
+/* The rest of it: dz [rows], in place, from the sums r of all ranks. */
+int iv_gpu_shared_gate_finish(const float *z, size_t z_apart, size_t rows, float *dz, iv_gpu_stream stream);
 
 /* ---- optimizer (optimizer.cu; digests: sha256.cu) --------------------------------------------------------------- */
 

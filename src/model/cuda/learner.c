@@ -208,14 +208,9 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
                                                                                : NULL;
-    if (missing)
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
-                       c->model_type, missing);
-    if (!c->shared_gate || m->tp.ranks == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "model_type %s: training on several GPUs has no gradient of a shared expert's gate yet: wanted 1 "
-                   "tensor-parallel rank, found %zu (device cpu has it)",
-                   c->model_type, m->tp.ranks);
+    if (!missing) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                   c->model_type, missing);
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {

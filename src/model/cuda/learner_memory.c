@@ -182,6 +182,7 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     if (l->m->config.router_bias) l->router_dl = rows_of(v, l->f.rows_max, l->experts, sizeof *l->router_dl);
     if (l->shared) {
         l->dz = iv_carve(v, l->f.rows_max, sizeof *l->dz);
+        if (l->f.ranks > 1) l->dz_part = iv_carve(v, l->f.rows_max, sizeof *l->dz_part);
         l->shared_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->shared_dx);
     }
     l->dw = rows_of(v, l->f.rows_max, l->k, sizeof *l->dw);

@@ -164,6 +164,7 @@ typedef struct gpu_learner {
     float *dw, *shared_dw;
     float *router_dl;      /* [rows][experts]: of the router's logits, for its bias; or NULL */
     float *dz, *shared_dx; /* [rows], of the shared expert's gate; [rows][hidden], of its input; or NULL */
+    float *dz_part;        /* as dz, of this rank; unused with one */
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
     gpu_expert_rows *expert_rows;               /* [layers][experts] */
@@ -290,6 +291,8 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
 iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
 /* Rank 0's head_terms [rows][n] become the sums over all ranks. */
 iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err);
+/* dz = the sums of the ranks' dz_part, on every rank. */
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err);
 /* Copies of what other ranks hold: the head that this rank computes logits with, and rank 0's routers. */
 iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_place_shared(gpu_learner *l); /* where the copies are now */
