@@ -142,9 +142,10 @@ static void pass_layer_close(pass_layer *m) {
 /* ---- on the GPU ---------------------------------------------------------------------------------------------------
  */
 
-static iv_gpu_delta_backward_args pass_to_gpu(const pass_layer *m) {
+static iv_gpu_delta_backward_args pass_to_gpu(rng *r, const pass_layer *m) {
     const iv_delta_layout *l = &m->l;
     size_t n = m->rows;
+    bool wide = m->c.arithmetic == IV_TC16 && l->key_dim == 128 && l->value_dim == 128 && l->width % 4 == 0;
     iv_gpu_state_span spans[PASS_SEQUENCES] = {{0}};
     int32_t *of = malloc((n + 1) * sizeof *of);
     for (size_t i = 0; i < n; i++) of[i] = -1;
@@ -179,7 +180,9 @@ static iv_gpu_delta_backward_args pass_to_gpu(const pass_layer *m) {
         b.dy_stride += m->leaves * iv_padded_k(b.leaf_outputs[i]);
     }
     b.dy = gpu_room(n * b.dy_stride * m->width);
-    b.scratch = gpu_room(iv_gpu_delta_backward_scratch(&f.shape, n, m->span_count, b.sms));
+    b.scratch_bytes = iv_gpu_delta_backward_scratch(&f.shape, n, m->span_count, b.sms);
+    if (wide) b.scratch_bytes /= 1 + rng_below(r, l->value_heads); /* some heads at a time */
+    b.scratch = gpu_room(b.scratch_bytes);
     return b;
 }
 
@@ -223,7 +226,13 @@ static void pass_check_forward(const pass_layer *m, const iv_gpu_delta_backward_
     if (!heads) return;
     pass_same(m, "updates", m->kept.updates, g->kept.updates, m->values, 0, m->values, w);
     pass_same(m, "o", m->kept.o, g->kept.o, m->values, 0, m->values, w);
-    assert_gpu_has("borders", m->kept.borders, g->kept.borders, m->borders * m->values * l->key_dim, w, false);
+    char *borders = pass_room(m->borders * m->values * l->key_dim * w);
+    for (size_t i = 0, k = l->key_dim, n = l->value_dim; i < m->borders * m->values * k; i++) {
+        size_t from = i / (k * n) * k * n + i % k * n + i / k % n; /* the GPU's are turned */
+        memcpy(borders + i * w, (char *)m->kept.borders + from * w, w);
+    }
+    assert_gpu_has("borders", borders, g->kept.borders, m->borders * m->values * l->key_dim, w, false);
+    free(borders);
     float *logits = pass_room(m->rows * heads * 4);
     for (size_t i = 0; i < m->rows; i++) memcpy(logits + i * heads, m->kept.gates + (i * 3 + 2) * heads, heads * 4);
     pass_same(m, "logits of decays", logits, g->kept.logits, heads, 0, heads, 4);
@@ -296,7 +305,7 @@ static void pass_check_taps(rng *r, const pass_layer *m, const iv_gpu_delta_back
 /* Every op of both passes. */
 static void pass_check(rng *r, pass_layer *m, iv_gpu_delta_family f) {
     const iv_delta_layout *l = &m->l;
-    iv_gpu_delta_backward_args b = pass_to_gpu(m);
+    iv_gpu_delta_backward_args b = pass_to_gpu(r, m);
     size_t heads = l->value_heads, gates = l->width - 2 * heads;
     pass_check_forward(m, &b, f);
     if (heads) {

@@ -59,7 +59,7 @@ typedef struct iv_gpu_delta_kept {
     void *inputs;  /* [rows][channels] in the type: of the convolution */
     void *updates; /* [rows][value_heads * value_dim] in the type: R(u) */
     void *o, *z;   /* the same, before the gated norm; of a short convolution z is [rows][width] */
-    void *borders; /* [border][value_heads][key_dim][value_dim] in the type: the rounded states where blocks begin, but
+    void *borders; /* [border][value_heads][value_dim][key_dim] in the type: the rounded states where blocks begin, but
                     * for a sequence's first, (rows - 1) / 64 of them */
     float *logits; /* [rows][value_heads]: a, from which decays are made */
 } iv_gpu_delta_kept;

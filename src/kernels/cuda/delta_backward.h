@@ -29,6 +29,7 @@ typedef struct iv_gpu_delta_backward_args {
     void *dy;
     size_t dy_stride, leaves, leaf_outputs[IV_GPU_DELTA_PARTS];
     unsigned char *scratch; /* iv_gpu_delta_backward_scratch bytes at a multiple of 128, uninitialized */
+    size_t scratch_bytes;   /* heads are computed as many at a time as have room */
     int sms;
 } iv_gpu_delta_backward_args;
 
@@ -64,6 +65,8 @@ int iv_gpu_tap_sums(const iv_gpu_tap_sums_args *a, iv_gpu_stream stream);
 int iv_gpu_delta_rule_backward_with(const iv_gpu_delta_backward_args *a, iv_gpu_delta_family f, iv_gpu_stream stream);
 int iv_gpu_delta_backward_generic(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);
 size_t iv_gpu_delta_generic_scratch(const iv_gpu_delta_shape *s, size_t spans, int sms);
+int iv_gpu_delta_backward_tensor(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);
+size_t iv_gpu_delta_tensor_scratch(const iv_gpu_delta_shape *s, size_t rows_max, size_t spans_max);
 
 /* The output gate of attention (attention_gate.cu). Forward with a tape: raw = attended, kept_gate = R(gate), then as
  * iv_gpu_attention_gate. */

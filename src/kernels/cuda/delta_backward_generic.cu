@@ -86,7 +86,7 @@ template <iv_dtype T> struct operands {
     __device__ uint32_t state(int c, int i) const {
         if (j.index == 0 || c >= j.dim || i >= j.value_dim) return 0;
         size_t at = delta_border_at(a.forward.shape, j.span, j.index - 1, j.head) * j.dim * j.value_dim;
-        return get_bits<T>(a.forward.kept.borders, at + (size_t)c * j.value_dim + i);
+        return get_bits<T>(a.forward.kept.borders, at + (size_t)i * j.dim + c);
     }
     __device__ uint32_t next(int c, int i) const {
         return c < j.dim && i < j.value_dim ? rounded<T>(w.next[(size_t)c * j.value_dim + i]) : 0;

@@ -225,8 +225,8 @@ template <iv_dtype T> IV_DEVICE void keep_updates(const iv_gpu_delta_args &a, co
 template <iv_dtype T> IV_DEVICE void keep_border(const iv_gpu_delta_args &a, const job &j, const state &s) {
     size_t at = delta_border_at(a.shape, j.span, j.block, j.head) * j.dim * j.value_dim;
     for (int e = threadIdx.x; e < COLUMNS * j.dim; e += THREADS) {
-        int c = e / COLUMNS, r = e % COLUMNS, column = (int)j.column + r;
-        if (column < j.value_dim) put<T>(a.kept.borders, at + (size_t)c * j.value_dim + column, s.s[r * j.padded + c]);
+        int r = e / j.dim, c = e % j.dim, column = (int)j.column + r;
+        if (column < j.value_dim) put<T>(a.kept.borders, at + (size_t)column * j.dim + c, s.s[r * j.padded + c]);
     }
 }
 

@@ -334,13 +334,13 @@ IV_DEVICE void keep_rows(const iv_gpu_delta_args &a, const job &j, const columns
             updates[(b.row + r) * values + i % 4 / 2 * 8] = (uint16_t)(c.update[i / 8][i % 8 / 2] >> i % 2 * 16);
     }
     if (b.index == 0) return;
-    uint16_t *border = (uint16_t *)a.kept.borders + delta_border_at(a.shape, j.span, b.index - 1, j.head) * DIM * DIM +
-                       tile * STEP + g;
+    uint32_t *border = (uint32_t *)a.kept.borders +
+                       delta_border_at(a.shape, j.span, b.index - 1, j.head) * DIM * DIM / 2 +
+                       (tile * STEP + g) * DIM / 2 + t;
 #pragma unroll
-    for (int i = 0; i < 8 * KEY_STEPS; i++) {
-        int k = i / 8 * STEP + i % 8 / 4 * 8 + 2 * t + i % 2;
-        border[k * DIM + i % 4 / 2 * 8] = (uint16_t)(c.rounded[i / 8][i % 8 / 2] >> i % 2 * 16);
-    }
+    for (int i = 0; i < 4 * KEY_STEPS;
+         i++) /* word i % 4 of a step: row g + i % 2 * 8, neighbors from i / 2 % 2 * 8 on */
+        border[i % 2 * 8 * DIM / 2 + i / 4 * STEP / 2 + i % 4 / 2 * 4] = c.rounded[i / 4][i % 4];
 }
 
 /* For later steps: the updates of a block, and the rounded state that it began with. */

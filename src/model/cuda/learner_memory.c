@@ -157,7 +157,8 @@ static void carve_delta_backward(gpu_learner *l, iv_carving *v) {
     l->delta.dkeys = rows_of(v, l->f.rows_max, 2 * d->value_heads * d->key_dim, sizeof(float));
     l->delta.d_log = rows_of(v, l->f.rows_max, d->value_heads, sizeof(float));
     l->delta.dout = rows_of(v, l->f.rows_max, l->delta_values, l->width);
-    l->delta.scratch = iv_carve(v, iv_gpu_delta_backward_scratch(&shape, l->f.rows_max, l->sequences_max, l->f.sms), 1);
+    l->delta.scratch_bytes = iv_gpu_delta_backward_scratch(&shape, l->f.rows_max, l->sequences_max, l->f.sms);
+    l->delta.scratch = iv_carve(v, l->delta.scratch_bytes, 1);
 }
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {

@@ -89,6 +89,7 @@ static iv_gpu_delta_backward_args args_of(const gpu_learner *l, size_t layer) {
                                     .dy_stride = concat->n,
                                     .leaves = concat->leaves,
                                     .scratch = l->delta.scratch,
+                                    .scratch_bytes = l->delta.scratch_bytes,
                                     .sms = l->f.sms};
     iv_gpu_learner_mixer_leaves(l, a.leaf_outputs);
     return a;

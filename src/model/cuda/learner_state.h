@@ -145,6 +145,7 @@ typedef struct gpu_learner {
     struct {
         float *dkeys, *d_log; /* as iv_gpu_delta_backward_args */
         unsigned char *dout, *scratch;
+        size_t scratch_bytes;
     } delta;
     float *taps; /* [layers][taps_apart]: of convolutions, if ranks divide them; else NULL */
     size_t taps_apart;
