@@ -41,14 +41,14 @@ static const learner_case cases[] = {
     {"qwen3_5_moe", "tests/data/families/qwen3_5_moe_a", false, 150},
     {"lfm2", "tests/data/families/lfm2_a", false},
     {"lfm2_moe", "tests/data/families/lfm2_moe_a", false},
+    {"delta", "tests/data/shapes/delta", true, 200},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
-    {"delta", "tests/data/shapes/delta", true, 200},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 23 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 24 };
 
 /* What decides the bits. */
 typedef struct law_way {

@@ -61,6 +61,12 @@ typedef struct iv_gpu_tap_sums_args {
 } iv_gpu_tap_sums_args;
 int iv_gpu_tap_sums(const iv_gpu_tap_sums_args *a, iv_gpu_stream stream);
 
+/* norm, mix and inputs of heads of 128 keys and values, four taps, 16 bits, with leaves of whole heads. */
+bool iv_gpu_delta_rows_backward_takes(const iv_gpu_delta_backward_args *a);
+int iv_gpu_delta_norm_backward_128(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);
+int iv_gpu_delta_mix_backward_128(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);
+int iv_gpu_delta_inputs_backward_128(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);
+
 /* The families of the rule's gradients are those of the rule. */
 int iv_gpu_delta_rule_backward_with(const iv_gpu_delta_backward_args *a, iv_gpu_delta_family f, iv_gpu_stream stream);
 int iv_gpu_delta_backward_generic(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream);

@@ -107,6 +107,7 @@ int iv_gpu_delta_norm_backward(const iv_gpu_delta_backward_args *a, iv_gpu_strea
     if (a->forward.rows == 0 || s->value_heads == 0) return 0;
     if (s->value_dim > 512 || a->leaves < 1 || a->leaves > LEAF_WARPS || s->value_heads % a->leaves)
         return (int)cudaErrorInvalidValue;
+    if (iv_gpu_delta_rows_backward_takes(a)) return iv_gpu_delta_norm_backward_128(a, stream);
     switch (s->type) {
     case IV_BF16: return launch_norm<IV_BF16>(a, stream);
     case IV_F16: return launch_norm<IV_F16>(a, stream);
@@ -209,6 +210,7 @@ template <iv_dtype T> static int launch_mix(const backward_args *a, cudaStream_t
 int iv_gpu_delta_mix_backward(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream) {
     if (a->forward.rows == 0 || a->forward.shape.value_heads == 0) return 0;
     if (a->forward.shape.key_dim > 512 || a->forward.shape.group_first) return (int)cudaErrorInvalidValue;
+    if (iv_gpu_delta_rows_backward_takes(a)) return iv_gpu_delta_mix_backward_128(a, stream);
     switch (a->forward.shape.type) {
     case IV_BF16: return launch_mix<IV_BF16>(a, stream);
     case IV_F16: return launch_mix<IV_F16>(a, stream);
@@ -287,6 +289,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) inputs_backward(const _
 
 int iv_gpu_delta_inputs_backward(const iv_gpu_delta_backward_args *a, iv_gpu_stream stream) {
     if (a->forward.rows == 0 || a->dy_stride == 0) return 0;
+    if (iv_gpu_delta_rows_backward_takes(a)) return iv_gpu_delta_inputs_backward_128(a, stream);
     dim3 grid((unsigned)a->forward.rows, (unsigned)((a->dy_stride + COLUMN_THREADS - 1) / COLUMN_THREADS));
     cudaStream_t s = (cudaStream_t)stream;
     switch (a->forward.shape.type) {
