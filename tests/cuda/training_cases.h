@@ -88,10 +88,10 @@ typedef struct problem {
     bool narrow; /* one leaf: no tensor-parallel ranks */
 } problem;
 
-static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen2", "fma32", "float32"},
-                                   {"tests/data/hf/llama31", "fma32", "float16"},
+static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen2", "fma32", "float32", false},
+                                   {"tests/data/hf/llama31", "fma32", "float16", false},
                                    {"tests/data/families/qwen3_5_text_a", "tc16", "bfloat16", true},
                                    {"tests/data/families/qwen3_next_a", "tc16", "bfloat16", true},
                                    {"tests/data/families/lfm2_moe_a", "fma32", "bfloat16", true}};
