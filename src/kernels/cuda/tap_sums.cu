@@ -6,7 +6,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
 
-enum { THREADS = 64, AHEAD = 8, TAPS_MAX = 8 };
+enum { THREADS = 64, AHEAD = 16 };
 
 typedef struct tap_problem {
     iv_sum_plan plan;
@@ -18,67 +18,70 @@ static inline __host__ __device__ bool is_alone(const iv_sum_plan &plan) {
     return plan.ranges == 1 && plan.range[0].joins == 0 && plan.range[0].to == IV_SUM_SUM;
 }
 
-/* Tokens that a thread has on their way; row -1: padding. */
-struct tokens {
+/* A chain waits for memory once in AHEAD tokens: rows are loaded two rounds ahead, what they lead to one. row -1:
+ * padding.
+ */
+struct tap_tokens {
     int32_t row[AHEAD], position[AHEAD];
     float d[AHEAD], x[AHEAD];
 };
 
+IV_DEVICE void load_tap_rows(const tap_problem &p, const iv_sum_range &range, uint32_t at, int32_t (&row)[AHEAD]) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) row[i] = at + i < range.end ? p.a.row[at + i] : -1;
+}
+
 template <iv_dtype T>
-IV_DEVICE void load(const tap_problem &p, const iv_sum_range &range, uint32_t at, size_t c, tokens &t) {
+IV_DEVICE void load_taps(const tap_problem &p, const int32_t (&rows)[AHEAD], size_t c, tap_tokens &t) {
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
-        t.row[i] = at + i < range.end ? p.a.row[at + i] : -1;
-        t.position[i] = t.row[i] < 0 ? 0 : p.a.positions[t.row[i]];
+        size_t row = rows[i] < 0 ? 0 : (size_t)rows[i];
+        t.row[i] = rows[i];
+        t.position[i] = rows[i] < 0 ? 0 : p.a.positions[row];
+        t.d[i] = rows[i] < 0 ? 0.0f : p.a.dx[row * p.a.width + c];
+        t.x[i] = rows[i] < 0 ? 0.0f : get<T>(p.a.inputs, row * p.a.channels + c);
     }
+}
+
+/* x[k]: the input k rows before. Tap TAPS - 1 - k takes it. */
+template <int TAPS> IV_DEVICE void add_taps(const tap_tokens &t, float (&x)[TAPS], float (&sum)[TAPS]) {
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
-        size_t row = t.row[i] < 0 ? 0 : (size_t)t.row[i];
-        t.d[i] = t.row[i] < 0 ? 0.0f : p.a.dx[row * p.a.width + c];
-        t.x[i] = t.row[i] < 0 ? 0.0f : get<T>(p.a.inputs, row * p.a.channels + c);
+        if (t.row[i] < 0) continue;
+#pragma unroll
+        for (int k = TAPS - 1; k > 0; k--) x[k] = x[k - 1];
+        x[0] = t.x[i];
+#pragma unroll
+        for (int k = 0; k < TAPS; k++)
+            if (k <= t.position[i]) sum[TAPS - 1 - k] = __fmaf_rn(t.d[i], x[k], sum[TAPS - 1 - k]);
     }
 }
 
 /* Rows of a sequence follow one another in a range. */
-template <iv_dtype T>
+template <iv_dtype T, int TAPS>
 static __global__ void __launch_bounds__(THREADS) tap_chains(const __grid_constant__ tap_problem p) {
     iv_let_next();
     iv_wait();
     const iv_sum_range range = p.plan.range[blockIdx.y];
     size_t index = (size_t)blockIdx.x * THREADS + threadIdx.x, c = p.a.first + index;
-    int taps = (int)p.a.taps;
     if (index >= p.a.n) return;
-    float sum[TAPS_MAX], x[TAPS_MAX]; /* x[k]: the input k rows before */
-    float *to = p.plan.sums.sum + p.a.offset + index * taps;
+    float sum[TAPS], x[TAPS];
+    float *to = p.plan.sums.sum + p.a.offset + index * TAPS;
+    tap_tokens now, next;
+    int32_t rows[AHEAD];
 #pragma unroll
-    for (int k = 0; k < TAPS_MAX; k++) x[k] = 0.0f, sum[k] = k < taps && range.continues ? to[k] : 0.0f;
-    tokens now, next;
-    load<T>(p, range, range.begin, c, now);
+    for (int k = 0; k < TAPS; k++) x[k] = 0.0f, sum[k] = range.continues ? to[k] : 0.0f;
+    load_tap_rows(p, range, range.begin, rows), load_taps<T>(p, rows, c, now);
+    load_tap_rows(p, range, range.begin + AHEAD, rows);
     for (uint32_t at = range.begin; at < range.end; at += AHEAD) {
-        load<T>(p, range, at + AHEAD, c, next);
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            if (now.row[i] < 0) continue;
-#pragma unroll
-            for (int k = TAPS_MAX - 1; k > 0; k--) x[k] = x[k - 1];
-            x[0] = now.x[i];
-#pragma unroll
-            for (int k = 0; k < TAPS_MAX; k++) {
-                int back = taps - 1 - k;
-                if (k < taps && back <= now.position[i]) {
-                    float input = 0.0f;
-#pragma unroll
-                    for (int b = 0; b < TAPS_MAX; b++) input = b == back ? x[b] : input;
-                    sum[k] = __fmaf_rn(now.d[i], input, sum[k]);
-                }
-            }
-        }
+        load_taps<T>(p, rows, c, next);
+        load_tap_rows(p, range, at + 2 * AHEAD, rows);
+        add_taps(now, x, sum);
         now = next;
     }
-    if (!is_alone(p.plan)) to = p.chain + ((size_t)blockIdx.y * p.a.n + index) * taps;
+    if (!is_alone(p.plan)) to = p.chain + ((size_t)blockIdx.y * p.a.n + index) * TAPS;
 #pragma unroll
-    for (int k = 0; k < TAPS_MAX; k++)
-        if (k < taps) to[k] = iv_canon(sum[k]);
+    for (int k = 0; k < TAPS; k++) to[k] = iv_canon(sum[k]);
 }
 
 /* The chains of a tap in order. */
@@ -107,17 +110,26 @@ static __global__ void __launch_bounds__(THREADS) tap_tree(const __grid_constant
     }
 }
 
+typedef void tap_kernel(const tap_problem p);
+
+template <int TAPS> static tap_kernel *kernel_of(iv_dtype type) {
+    return type == IV_BF16  ? tap_chains<IV_BF16, TAPS>
+           : type == IV_F16 ? tap_chains<IV_F16, TAPS>
+                            : tap_chains<IV_F32, TAPS>;
+}
+
 int iv_gpu_tap_sums(const iv_gpu_tap_sums_args *a, iv_gpu_stream stream) {
     tap_problem p = {};
     cudaStream_t s = (cudaStream_t)stream;
-    if (a->taps > TAPS_MAX || !iv_sum_plan_make(a->axis, &a->sums, &p.plan)) return (int)cudaErrorInvalidValue;
+    tap_kernel *const kernels[] = {kernel_of<1>(a->type), kernel_of<2>(a->type), kernel_of<3>(a->type),
+                                   kernel_of<4>(a->type), kernel_of<5>(a->type), kernel_of<6>(a->type),
+                                   kernel_of<7>(a->type), kernel_of<8>(a->type)};
+    if (a->taps > sizeof kernels / sizeof *kernels || !iv_sum_plan_make(a->axis, &a->sums, &p.plan))
+        return (int)cudaErrorInvalidValue;
     if (a->n == 0 || a->taps == 0 || p.plan.ranges == 0) return 0;
     p.a = *a, p.chain = (float *)a->scratch;
     dim3 grid((unsigned)((a->n + THREADS - 1) / THREADS), (unsigned)p.plan.ranges);
-    auto *kernel = a->type == IV_BF16  ? tap_chains<IV_BF16>
-                   : a->type == IV_F16 ? tap_chains<IV_F16>
-                                       : tap_chains<IV_F32>;
-    int code = iv_launch(kernel, grid, THREADS, s, p);
+    int code = iv_launch(kernels[a->taps - 1], grid, THREADS, s, p);
     unsigned blocks = (unsigned)((a->n * a->taps + THREADS - 1) / THREADS);
     return code || is_alone(p.plan) ? code : iv_launch(tap_tree, dim3(blocks), THREADS, s, p);
 }
