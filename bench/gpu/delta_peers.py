@@ -67,24 +67,25 @@ def decode(batch, key_heads, value_heads):
                                                                use_qk_l2norm_in_kernel=True) for s in states])
 
 
-def prefill(rows, key_heads, value_heads):
+def prompt(rows, key_heads, value_heads):
+    """Inputs that its chunk kernel takes: some versions want as many heads of q and k as of v."""
     x = inputs(1, rows, key_heads, value_heads)
-
-    def call():
-        return chunk_gated_delta_rule(**x, output_final_state=True, use_qk_l2norm_in_kernel=True)
-
     try:
-        call()
-    except Exception:  # versions that want as many heads of q and k as of v: repeated outside of the timing
+        chunk_gated_delta_rule(**x, use_qk_l2norm_in_kernel=True)
+    except Exception:
         for name in "qk":
             x[name] = x[name].repeat_interleave(value_heads // key_heads, 2)
-        call()
-    return timed([call] * 2)
+    return x
+
+
+def prefill(rows, key_heads, value_heads):
+    x = prompt(rows, key_heads, value_heads)
+    return timed([lambda: chunk_gated_delta_rule(**x, output_final_state=True, use_qk_l2norm_in_kernel=True)] * 2)
 
 
 def backward(rows, key_heads, value_heads):
     """Both passes, and the forward pass as training runs it."""
-    x = inputs(1, rows, key_heads, value_heads)
+    x = prompt(rows, key_heads, value_heads)
     gradient = torch.randn(1, rows, value_heads, DIM, device="cuda", dtype=torch.bfloat16)
     for t in x.values():
         t.requires_grad_(True)
