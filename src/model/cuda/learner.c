@@ -78,6 +78,9 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .tables = l->on.tables,
                              .plan = l->on.plan,
                              .window_plan = l->on.window_plan,
+                             .states = l->on.states,
+                             .row_spans = l->on.row_spans,
+                             .state_count = l->n.sequences,
                              .padding = l->on.padding,
                              .padding_count = l->n.padding},
                       .rows = l->n.rows,
@@ -205,18 +208,12 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
                                                                                : NULL;
-    if (missing)
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
-                       c->model_type, missing);
-    if (!c->shared_gate || m->tp.ranks == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "model_type %s: training on several GPUs has no gradient of a shared expert's gate yet: wanted 1 "
-                   "tensor-parallel rank, found %zu (device cpu has it)",
-                   c->model_type, m->tp.ranks);
+    if (!missing) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                   c->model_type, missing);
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));

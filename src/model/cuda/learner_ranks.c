@@ -72,6 +72,7 @@ void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *
 /* The same buffer of another rank. */
 static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const float *x) {
     if (x == l->dnormed) return p->dnormed;
+    if (x == l->shared_dx) return p->shared_dx;
     if (x == l->tape.x_end) return p->tape.x_end;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
@@ -242,15 +243,22 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) 
 /* ---- the rest
  * --------------------------------------------------------------------------------------------------------- */
 
-iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err) {
     const float *from[IV_RANKS_MAX];
     if (l->f.ranks == 1) return IV_OK;
     IV_TRY(l->f.transport.barrier(&l->pass, err));
     if (l->f.rank > 0) return IV_OK;
     for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->head_terms;
-    size_t n = l->n.rows * 2 * (size_t)l->m->config.head_dim;
-    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, n, l->head_terms, l->f.stream),
+    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, l->n.rows * n, l->head_terms, l->f.stream),
                            "gradient of head norms", err);
+}
+
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err) {
+    const float *from[IV_RANKS_MAX];
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->dz_part;
+    int code = iv_gpu_sum_rows(from, l->f.ranks, l->n.rows, l->dz, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of a gate", err);
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------- */

@@ -31,6 +31,13 @@ typedef struct layer_vectors {
     const float *latent_q_norm, *latent_kv_norm; /* of latent attention; latent_q_norm NULL: q has no low rank */
 } layer_vectors;
 
+/* What a learner keeps of a layer with a state: as iv_gpu_delta_args. */
+typedef struct gpu_delta_values {
+    iv_gpu_delta_kept kept; /* inputs NULL: nothing is kept */
+    unsigned char *qk;
+    float *gates;
+} gpu_delta_values;
+
 /* A layer's values, by row. Without a tape all layers use one of these. */
 typedef struct gpu_values {
     unsigned char *q, *attended;
@@ -38,12 +45,14 @@ typedef struct gpu_values {
     float *router_logits, *expert_weights;
     int32_t *expert_ids;
     /* For the backward pass alone: */
-    float *x, *x_mlp;             /* [rows][hidden]: the layer's input; the residual stream after attention */
-    float *block_y[2];            /* [rows][hidden]: the outputs of attention and MLP before their norms, or NULL */
-    unsigned char *normed[2];     /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
-    unsigned char *q_raw, *k_raw; /* before the head norms; NULL where there are none */
-    float *lse2;                  /* of attention */
-    unsigned char *gate, *up;     /* as act, without padding */
+    float *x, *x_mlp;              /* [rows][hidden]: the layer's input; the residual stream after attention */
+    float *block_y[2];             /* [rows][hidden]: the outputs of attention and MLP before their norms, or NULL */
+    unsigned char *normed[2];      /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
+    unsigned char *q_raw, *k_raw;  /* before the head norms; NULL where there are none */
+    float *lse2;                   /* of attention */
+    unsigned char *raw, *raw_gate; /* attended before its output gate, and R of the gate's logits; or NULL */
+    gpu_delta_values delta;
+    unsigned char *gate, *up;                            /* as act, without padding */
     unsigned char *shared_gate, *shared_up, *shared_act; /* the same of the shared expert */
 } gpu_values;
 
