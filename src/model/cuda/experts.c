@@ -44,7 +44,7 @@ static iv_status pack_rows(const gpu_pass *p, iv_gpu_groups *groups, iv_gpu_line
         a->x = f->scaled, groups->packed = true;
         return iv_gpu_launched(f, code, "experts' inputs", err);
     }
-    if (a->arithmetic != IV_TC16 || entries < PACKED_ROWS * groups->experts || bytes > p->hidden * sizeof(float))
+    if (a->arithmetic != IV_TC16 || a->w.terms || entries < PACKED_ROWS * groups->experts || bytes > p->hidden * sizeof(float))
         return IV_OK;
     int code = iv_gpu_pack_rows(groups, p->rows, f->normed, bytes, f->terms, f->stream);
     IV_TRY(iv_gpu_launched(f, code, "experts' rows", err));
