@@ -9,7 +9,11 @@
 enum { CUDA_INVALID = 1, DOT_ROWS = 4 };
 
 size_t iv_gpu_int8_configs(const iv_gpu_int8_args *a, iv_gpu_int8_config *out, size_t count) {
-    return iv_gpu_int8_generic_configs(a, out, count);
+    size_t n = iv_gpu_int8_generic_configs(a, out, count), at = iv_size_min(n, count);
+    if (!iv_gpu_int8_on_hopper()) return n;
+    size_t stream = iv_gpu_int8_stream_configs(a, out + at, count - at);
+    n += stream, at = iv_size_min(n, count);
+    return n + iv_gpu_int8_wgmma_configs(a, out + at, count - at);
 }
 
 /* Rows of an expert on average, with groups. */
@@ -18,13 +22,16 @@ static size_t rows_of_matrix(const iv_gpu_linear_args *l) {
 }
 
 iv_gpu_int8_config iv_gpu_int8_choose(const iv_gpu_int8_args *a) {
-    iv_gpu_int8_config generic[3];
+    iv_gpu_int8_config c, generic[3];
+    bool hopper = iv_gpu_int8_on_hopper();
+    if (hopper && (iv_gpu_int8_stream_prefer(a, &c) || iv_gpu_int8_wgmma_prefer(a, &c))) return c;
     size_t n = iv_gpu_int8_generic_configs(a, generic, 3);
     return generic[rows_of_matrix(&a->l) <= DOT_ROWS / (size_t)a->l.w.terms ? 0 : n - 1];
 }
 
 void iv_gpu_int8_describe(const iv_gpu_int8_config *c, char *text, size_t bytes) {
-    static const char *const names[IV_GPU_INT8_FAMILIES] = {"dp4a", "mma.m8n8k16", "mma.m16n8k32"};
+    static const char *const names[IV_GPU_INT8_FAMILIES] = {"dp4a", "mma.m8n8k16", "mma.m16n8k32", "streaming mma",
+                                                            "wgmma"};
     IV_ASSERT(c->family >= 0 && c->family < IV_GPU_INT8_FAMILIES);
     snprintf(text, bytes, "int8 %s n%d m%d split %d stages %d ctas %d", names[c->family], c->tile_n, c->tile_m,
              c->split_k, c->stages, c->ctas);
@@ -46,5 +53,9 @@ int iv_gpu_int8_linear_with(const iv_gpu_int8_args *a, const iv_gpu_int8_config 
         (a->sums && l->groups) || (l->groups && l->rows * l->groups->experts_per_token > most))
         return CUDA_INVALID;
     if (l->rows == 0 || w->n == 0 || (l->groups && l->groups->count == 0)) return 0;
-    return iv_gpu_int8_generic_launch(a, c, stream);
+    switch (c->family) {
+    case IV_GPU_INT8_STREAM: return iv_gpu_int8_stream_launch(a, c, stream);
+    case IV_GPU_INT8_WGMMA: return iv_gpu_int8_wgmma_launch(a, c, stream);
+    default: return iv_gpu_int8_generic_launch(a, c, stream);
+    }
 }

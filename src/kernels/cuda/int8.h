@@ -59,6 +59,8 @@ typedef enum iv_gpu_int8_family {
     IV_GPU_INT8_DOTS,   /* dp4a, any GPU */
     IV_GPU_INT8_MMA8,   /* mma.sync m8n8k16, since Turing */
     IV_GPU_INT8_MMA16,  /* mma.sync m16n8k32, machine code for Hopper */
+    IV_GPU_INT8_STREAM, /* few rows, on Hopper: mma.sync behind a ring of TMA copies */
+    IV_GPU_INT8_WGMMA,  /* on Hopper */
     IV_GPU_INT8_FAMILIES
 } iv_gpu_int8_family;
 
@@ -81,6 +83,12 @@ size_t iv_gpu_int8_generic_configs(const iv_gpu_int8_args *a, iv_gpu_int8_config
 int iv_gpu_int8_generic_launch(const iv_gpu_int8_args *a, const iv_gpu_int8_config *c, iv_gpu_stream s);
 /* Has the current GPU machine code for Hopper's instructions? */
 bool iv_gpu_int8_on_hopper(void);
+size_t iv_gpu_int8_stream_configs(const iv_gpu_int8_args *a, iv_gpu_int8_config *out, size_t count);
+int iv_gpu_int8_stream_launch(const iv_gpu_int8_args *a, const iv_gpu_int8_config *c, iv_gpu_stream s);
+bool iv_gpu_int8_stream_prefer(const iv_gpu_int8_args *a, iv_gpu_int8_config *c);
+size_t iv_gpu_int8_wgmma_configs(const iv_gpu_int8_args *a, iv_gpu_int8_config *out, size_t count);
+int iv_gpu_int8_wgmma_launch(const iv_gpu_int8_args *a, const iv_gpu_int8_config *c, iv_gpu_stream s);
+bool iv_gpu_int8_wgmma_prefer(const iv_gpu_int8_args *a, iv_gpu_int8_config *c);
 
 /* ---- sums of ranks ------------------------------------------------------------------------------------------------
  */
