@@ -3,8 +3,9 @@
 #ifndef IV_TESTS_CUDA_INT8_CASES_H
 #define IV_TESTS_CUDA_INT8_CASES_H
 
-#include "cuda/linear_cases.h"
+#include "cuda/linear_problem.h"
 #include "kernels/cuda/int8.h"
+#include "kernels/tree_allreduce.h"
 
 typedef struct int8_shape {
     iv_dtype type;

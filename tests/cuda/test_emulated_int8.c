@@ -69,7 +69,6 @@ static void a_flipped_bit_is_seen(void **state) {
 int main(void) {
     iv_error err;
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
-    is_hopper = true;
     const struct CMUnitTest tests[] = {cmocka_unit_test(layers_have_the_laws_bits), cmocka_unit_test(rows_and_ranks),
                                        cmocka_unit_test(a_flipped_bit_is_seen)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);

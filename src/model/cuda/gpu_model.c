@@ -266,8 +266,8 @@ static void choose_ops(gpu_rank *r) {
     r->f.ranks = g->ranks, r->f.given_up = g->given_up, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
     for (size_t i = 0; i < g->ranks; i++) r->f.peer[i] = &g->rank[i].f;
     r->f.linear = o->numerics == IV_INVAR ? iv_gpu_law_linear : iv_gpu_baseline_linear;
-    r->f.int8.terms = r->m->terms, r->f.int8.one_scale = o->numerics == IV_VANILLA;
-    if (r->m->terms) r->f.linear_of_floats = r->f.linear, r->f.linear = iv_gpu_int8_layer;
+    r->int8.terms = r->m->terms, r->int8.one_scale = o->numerics == IV_VANILLA;
+    if (r->m->terms) r->f.int8 = &r->int8, r->f.linear_of_floats = r->f.linear, r->f.linear = iv_gpu_int8_layer;
     r->f.transport = o->processes > 1 ? iv_gpu_process_transport : g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
     if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_sum_by_nccl;
     if (r->m->terms && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_int8_row_parallel;

@@ -27,21 +27,23 @@ static iv_gpu_int8_rows rows_of(const gpu_forward *f, const iv_gpu_linear_args *
                               .k = a->w.k_padded,
                               .rows = rows,
                               .terms = a->w.terms,
-                              .codes = f->int8.codes,
+                              .codes = f->int8->codes,
                               .code_stride = a->w.k_padded,
-                              .scales = f->int8.scales};
+                              .scales = f->int8->scales};
 }
 
 static int magnitudes(const gpu_forward *f, const iv_gpu_int8_rows *q) {
-    int code = iv_gpu_int8_magnitudes(q->type, q->x, q->x_stride, q->k, q->rows, f->int8.largest, f->stream);
-    return !code && f->int8.one_scale ? iv_gpu_int8_batch_magnitude(f->int8.largest, q->rows, f->stream) : code;
+    int code = iv_gpu_int8_magnitudes(q->type, q->x, q->x_stride, q->k, q->rows, f->int8->largest, f->stream);
+    return !code && f->int8->one_scale ? iv_gpu_int8_batch_magnitude(f->int8->largest, q->rows, f->stream) : code;
 }
 
 static int quantize(const gpu_forward *f, iv_gpu_int8_rows *q) {
-    if (f->int8.one_scale) {
+    if (f->int8->held && f->int8->held == q->x) return 0;
+    f->int8->held = NULL;
+    if (f->int8->one_scale) {
         int code = magnitudes(f, q);
         if (code) return code;
-        q->part[0] = f->int8.largest, q->parts = 1;
+        q->part[0] = f->int8->largest, q->parts = 1;
     }
     return iv_gpu_int8_quantize(q, f->stream);
 }
@@ -57,8 +59,8 @@ int iv_gpu_int8_layer(const gpu_forward *f, const iv_gpu_linear_args *a) {
 
 /* ---- ranks --------------------------------------------------------------------------------------------------- */
 
-static void *largest_at(const gpu_forward *f) { return f->int8.largest; }
-static void *sums_at(const gpu_forward *f) { return f->int8.sums; }
+static void *largest_at(const gpu_forward *f) { return f->int8->largest; }
+static void *sums_at(const gpu_forward *f) { return f->int8->sums; }
 
 /* Rows at a time that ranks exchange. */
 static size_t most_rows(const gpu_pass *p, size_t row_bytes) {
@@ -66,7 +68,7 @@ static size_t most_rows(const gpu_pass *p, size_t row_bytes) {
     return t->shared_rows ? t->shared_rows(row_bytes * p->m->tp.ranks) : p->rows;
 }
 
-/* Codes of this rank's inputs, of scales of whole rows; f->int8.scales on every rank. */
+/* Codes of this rank's inputs, of scales of whole rows; f->int8->scales on every rank. */
 static iv_status quantize_parts(const gpu_pass *p, const iv_gpu_int8_rows *q, const bool *has, iv_error *err) {
     gpu_forward *f = p->f;
     size_t width = iv_dtype_bytes(q->type), most = most_rows(p, sizeof(uint32_t));
@@ -97,7 +99,7 @@ static iv_status add_sums(const gpu_pass *p, const gpu_row_parallel *l, const bo
         iv_gpu_int8_reduction a = {.terms = p->m->terms,
                                    .rows = rows,
                                    .n = p->hidden,
-                                   .row_scales = f->int8.scales + at,
+                                   .row_scales = f->int8->scales + at,
                                    .scales = iv_gpu_int8_scales(&w),
                                    .bias = l->bias,
                                    .x = f->x + at * p->hidden};
@@ -120,11 +122,11 @@ iv_status iv_gpu_int8_row_parallel(const gpu_pass *p, const gpu_row_parallel *l,
         IV_TRY(iv_gpu_node_args(p, l, 0, &a, err));
         q = rows_of(f, &a, p->rows);
     }
-    q.codes = f->int8.codes, q.scales = f->int8.scales;
+    q.codes = f->int8->codes, q.scales = f->int8->scales, f->int8->held = NULL;
     IV_TRY(quantize_parts(p, &q, has, err));
     if (has[p->m->rank]) {
         iv_gpu_int8_args args = {
-            .l = a, .codes = q.codes, .code_stride = q.code_stride, .scales = q.scales, .sums = f->int8.sums};
+            .l = a, .codes = q.codes, .code_stride = q.code_stride, .scales = q.scales, .sums = f->int8->sums};
         IV_TRY(iv_gpu_launched(f, iv_gpu_int8_linear(&args, f->stream), "row-parallel layer", err));
     }
     IV_TRY(add_sums(p, l, has, err));

@@ -83,10 +83,10 @@ static void carve_latent(gpu_rank *r, iv_carving *v, size_t t) {
 static void carve_int8(gpu_rank *r, iv_carving *v, size_t t) {
     const iv_model *m = r->m;
     gpu_int8_sizes sizes = iv_gpu_int8_sizes(m, t);
-    r->f.int8.codes = iv_carve(v, sizes.codes, 1);
-    r->f.int8.scales = iv_carve(v, sizes.rows, sizeof(float));
-    r->f.int8.largest = iv_carve(v, sizes.rows, sizeof(uint32_t));
-    if (m->tp.ranks > 1) r->f.int8.sums = iv_carve(v, t * (size_t)m->terms * (size_t)m->config.hidden_size, 4);
+    r->int8.codes = iv_carve(v, sizes.codes, 1);
+    r->int8.scales = iv_carve(v, sizes.rows, sizeof(float));
+    r->int8.largest = iv_carve(v, sizes.rows, sizeof(uint32_t));
+    if (m->tp.ranks > 1) r->int8.sums = iv_carve(v, t * (size_t)m->terms * (size_t)m->config.hidden_size, 4);
 }
 
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {

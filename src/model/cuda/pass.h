@@ -47,6 +47,17 @@ typedef struct gpu_values {
     unsigned char *shared_gate, *shared_up, *shared_act; /* the same of the shared expert */
 } gpu_values;
 
+/* Of linear layers in int8 (int8.c). */
+typedef struct gpu_int8 {
+    int terms;
+    bool one_scale;    /* a baseline's: all rows of a layer have the largest one's scale */
+    int8_t *codes;     /* of a layer's rows */
+    float *scales;     /* of these rows */
+    uint32_t *largest; /* their magnitudes, of this rank's part */
+    int32_t *sums;     /* [rows_max][terms][hidden], of this rank's part of K; NULL with one rank */
+    const void *held;  /* the normed rows whose codes are in `codes` already; NULL: none are */
+} gpu_int8;
+
 /* What the backward pass needs from the forward pass. The residual stream moves from slot to slot, so that each keeps
  * the layer's input. */
 typedef struct gpu_tape {
@@ -157,15 +168,7 @@ struct gpu_forward {
     float *nodes;          /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
     size_t nodes_max;      /* of a layer on this rank, 1 at least */
     int32_t *expert_offsets, *expert_slots;
-    struct {               /* of linear layers in int8 */
-        int terms;         /* 0: there are none */
-        bool one_scale;    /* a baseline's: all rows of a layer have the largest one's scale */
-        int8_t *codes;     /* of a layer's rows */
-        float *scales;     /* of these rows */
-        uint32_t *largest; /* their magnitudes, of this rank's part */
-        int32_t *sums;     /* [rows_max][terms][hidden], of this rank's part of K; NULL with one rank */
-        const void *held;  /* the rows of a norm whose codes are in `codes` already; NULL: of none */
-    } int8;
+    gpu_int8 *int8; /* NULL: there are no layers in int8 */
     unsigned char *attention_scratch;
     uint64_t *bad;
     gpu_values *now;  /* of the layer at work */
