@@ -23,6 +23,7 @@
 #define IV_ROPES_MAX 2
 #define IV_CONV_TAPS_MAX 8
 #define IV_LATENT_MAX 4096
+#define IV_LATENT_EPS 1e-6f /* of the norms of q_a and kv_a, whatever rms_norm_eps is */
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
