@@ -49,8 +49,8 @@ typedef struct iv_engine_options {
     const char *device;      /* "cpu", "cuda", or "auto": cuda if a GPU can run it; never changes a bit */
     bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
     const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": the
-                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32). "i8", "i8x2": on a
-                              * CPU, linear layers as int8 weights and inputs, of one or two terms (NUMERICS.md, 20),
+                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32). "i8", "i8x2":
+                              * linear layers as int8 weights and inputs, of one or two terms (NUMERICS.md, 20),
                               * held as int8 whatever `weights` says; the rest is "auto"'s, or that of "i8+fma32" and
                               * "i8x2+tc16" */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */

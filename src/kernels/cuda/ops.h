@@ -39,6 +39,7 @@ typedef struct iv_gpu_matrix {
     iv_dtype type; /* of the values that products see */
     size_t n, k_padded;
     int leaves; /* of the tree over k_padded; 1, 2, 4 or 8 */
+    int terms;  /* not 0: int8 codes, whose layers are those of int8.h alone */
     const void *data;
     size_t expert_bytes;
     iv_unit_form units; /* if not plain */

@@ -2,6 +2,7 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "kernels/cuda/latent.h"
+#include "model/cuda/int8.h"
 #include "model/cuda/processes.h"
 #include "model/kv_layouts.h"
 #include "model/state_layouts.h"
@@ -74,11 +75,11 @@ static size_t adapter_bytes(const iv_model_config *c, iv_dtype type, const iv_gp
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .gemm_type = type};
+    iv_model m = {.config = *c, .gemm_type = type, .terms = o->terms};
     iv_tp_plan cut;
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
-        iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
+        iv_tp_plan_make(c, ranks, o->terms > 0, &cut, &unused) != IV_OK)
         return 0; /* opening will report the error */
     if (iv_kv_layouts_make(&m, &unused) != IV_OK || iv_state_layouts_make(&m, &unused) != IV_OK) return 0;
     m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.mixer_out = cut.mixer_out, m.tp.down = cut.down;
@@ -265,8 +266,11 @@ static void choose_ops(gpu_rank *r) {
     r->f.ranks = g->ranks, r->f.timeouts = g->timeouts, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
     for (size_t i = 0; i < g->ranks; i++) r->f.peer[i] = &g->rank[i].f;
     r->f.linear = o->numerics == IV_INVAR ? iv_gpu_law_linear : iv_gpu_baseline_linear;
+    r->int8.terms = r->m->terms, r->int8.one_scale = o->numerics == IV_VANILLA;
+    if (r->m->terms) r->f.int8 = &r->int8, r->f.linear_of_floats = r->f.linear, r->f.linear = iv_gpu_int8_layer;
     r->f.transport = o->processes > 1 ? iv_gpu_process_transport : g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
     if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_sum_by_nccl;
+    if (r->m->terms && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_int8_row_parallel;
     r->f.transport.pace = iv_gpu_pace;
 }
 

@@ -82,6 +82,20 @@ static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_a
     return IV_OK;
 }
 
+static iv_status share(const gpu_pass *p, gpu_shared_at at, size_t from, size_t bytes, const bool *has,
+                       const void **part, iv_error *err) {
+    gpu_rank *r = iv_gpu_rank_of(p);
+    iv_nccl_piece pieces[IV_RANKS_MAX];
+    size_t n = 0, used = 0;
+    for (size_t owner = 0; owner < p->m->tp.ranks; owner++) {
+        part[owner] = NULL;
+        if (!has[owner]) continue;
+        void *here = owner == p->m->rank ? (char *)at(p->f) + from : gathered_at(r, &used, bytes);
+        part[owner] = here, pieces[n++] = (iv_nccl_piece){here, bytes, owner};
+    }
+    return iv_gpu_launched(&r->f, gather(r, pieces, n, false), "int8 sums of the other ranks", err);
+}
+
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
@@ -147,8 +161,13 @@ static iv_status no_barrier(const gpu_pass *p, iv_error *err) {
     return IV_OK;
 }
 
-const gpu_transport iv_gpu_process_transport = {
-    .row_parallel = row_parallel, .reduce = reduce, .combine = combine, .logits = gather_logits, .barrier = no_barrier};
+const gpu_transport iv_gpu_process_transport = {.row_parallel = row_parallel,
+                                                .reduce = reduce,
+                                                .share = share,
+                                                .shared_rows = iv_gpu_gathered_rows,
+                                                .combine = combine,
+                                                .logits = gather_logits,
+                                                .barrier = no_barrier};
 
 iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err) {
     gpu_processes *p = g->processes;

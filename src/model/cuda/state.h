@@ -60,6 +60,7 @@ struct gpu_rank {
     size_t vector_bytes;
     const float *final_norm;
     gpu_adapters adapters;
+    gpu_int8 int8;
     gpu_values values; /* of the layer at work; rank 0 keeps the experts of every layer until the next step */
     float *logits;     /* of one slice, on rank 0 */
     unsigned char *normed_picks, *sample_scratch;
