@@ -12,9 +12,12 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     iv_gpu_matrix w = iv_gpu_matrix_of(&f->embedding);
     const gpu_site *adapted = iv_gpu_site(p, iv_site_embedding(p->m));
     IV_TRY(iv_gpu_launched(f, cudaMemsetAsync(f->bad, 0xff, sizeof *f->bad, f->stream), "clearing", err));
-    if (adapted) return iv_gpu_adapted_embed(p, adapted, err);
-    return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream),
-                           "embedding", err);
+    int code = adapted ? 0 : iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream);
+    if (adapted) IV_TRY(iv_gpu_adapted_embed(p, adapted, err));
+    if (!code && f->embedding_norm)
+        code = iv_gpu_rmsnorm(f->x, p->hidden, NULL, f->embedding_norm, (float)p->m->config.rms_norm_eps, p->rows,
+                              IV_F32, f->x, p->hidden, f->stream);
+    return iv_gpu_launched(f, code, "embedding", err);
 }
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */

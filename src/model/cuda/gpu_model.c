@@ -150,6 +150,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
            pairs = m->rope_positions * (m->config.kv_rank ? (size_t)m->config.rope_dim : dim) / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
+    r->f.embedding_norm = gather(v, m->embedding_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
     const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
     for (int i = 0; i < m->config.rope_count; i++) {

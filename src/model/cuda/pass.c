@@ -169,7 +169,7 @@ iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weigh
     iv_gpu_add_args a = {.x = p->f->x + at,
                          .y = y + at,
                          .weight = weight,
-                         .eps = (float)p->m->config.rms_norm_eps,
+                         .eps = (float)iv_config_post_eps(&p->m->config),
                          .scale = p->m->scales.residual,
                          .n = p->hidden,
                          .rows = p->rows,

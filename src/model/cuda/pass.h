@@ -113,7 +113,8 @@ struct gpu_forward {
     iv_gpu_given_up *given_up; /* of all ranks, on the host */
     uint64_t timeout_ns;       /* of a wait for another rank */
     /* What is read besides the model's matrices. */
-    layer_vectors *layers;  /* host array of device pointers */
+    layer_vectors *layers;       /* host array of device pointers */
+    const float *embedding_norm; /* NULL: none */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
