@@ -96,7 +96,7 @@ fam("deepseek_v3_a", base(model_type="deepseek_v3", num_key_value_heads=4, q_lor
 # ---- Mistral Small 4, Kimi K2.5
 PIX = dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, head_dim=8, patch_size=2, image_size=8, rope_parameters=theta())
 MISTRAL4 = base(model_type="mistral4", num_key_value_heads=4, q_lora_rank=16, **MLA, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=8, routed_scaling_factor=1.0, n_group=1, topk_group=1, first_k_dense_replace=0, norm_topk_prob=True,
-    max_position_embeddings=512, rope_parameters=dict(rope_type="yarn", type="yarn", rope_theta=10000.0, factor=16.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))
+    max_position_embeddings=4096, rope_parameters=dict(rope_type="yarn", type="yarn", rope_theta=10000.0, factor=16.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))
 fam("mistral4_a", dict(model_type="mistral3", dtype="bfloat16", image_token_index=V - 5, spatial_merge_size=1, vision_config=PIX, text_config=MISTRAL4), wrapper=True, note="positions from 16 on scale the queries")
 KIMI = dict(n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=8, routed_scaling_factor=2.827, n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True, num_nextn_predict_layers=0)
 fam("kimi_k25_a", dict(model_type="kimi_k25", tie_word_embeddings=False, dtype="bfloat16", image_token_id=V - 5, video_token_id=V - 6, vision_start_token_id=V - 7, vision_end_token_id=V - 8,
