@@ -230,6 +230,10 @@ static iv_status check_matrices(const iv_model *m, iv_error *err) {
 static iv_status check_kinds(const iv_model *m, iv_error *err) {
     const iv_model_config *c = &m->config;
     const char *missing = c->qk_norm_whole          ? "the gradient of a norm over all heads"
+                          : c->value_norm           ? "the gradient of a norm of values"
+                          : iv_config_has_wide(c)   ? "heads of two sizes"
+                          : c->layer_scalars        ? "scalars of layers"
+                          : c->qk_norm_plain        ? "the gradients of norms without weights"
                           : c->router_scales_inputs ? "the gradient of a router that scales inputs"
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
