@@ -82,6 +82,7 @@ static inline const char *path_of(const char *name) {
 
 typedef struct problem {
     const char *model, *arithmetic, *dtype;
+    bool narrow; /* one leaf: no tensor-parallel ranks */
 } problem;
 
 static inline void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, const char *device) {

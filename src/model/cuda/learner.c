@@ -78,6 +78,9 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .tables = l->on.tables,
                              .plan = l->on.plan,
                              .window_plan = l->on.window_plan,
+                             .states = l->on.states,
+                             .row_spans = l->on.row_spans,
+                             .state_count = l->n.sequences,
                              .padding = l->on.padding,
                              .padding_count = l->n.padding,
                              .adapters = {.plain = l->learned ? l->n.rows : 0}},
@@ -184,7 +187,7 @@ static void close_learner(iv_learner *base) {
     if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
-    if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
+    if (l->f.rank == 0) memspace->unstage(memspace, l->f.timeouts);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
     free(l->vector_at), free(l->norm_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats),
@@ -227,25 +230,34 @@ static iv_status check_matrices(const iv_model *m, iv_error *err) {
 static iv_status check_kinds(const iv_model *m, iv_error *err) {
     const iv_model_config *c = &m->config;
     const char *missing = c->qk_norm_whole          ? "the gradient of a norm over all heads"
+                          : c->value_norm           ? "the gradient of a norm of values"
+                          : iv_config_has_wide(c)   ? "heads of two sizes"
+                          : c->layer_scalars        ? "scalars of layers"
+                          : c->qk_norm_plain        ? "the gradients of norms without weights"
                           : c->router_scales_inputs ? "the gradient of a router that scales inputs"
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
                                                                                : NULL;
-    if (missing)
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
-                       c->model_type, missing);
-    if (!c->shared_gate || m->tp.ranks == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "model_type %s: training on several GPUs has no gradient of a shared expert's gate yet: wanted 1 "
-                   "tensor-parallel rank, found %zu (device cpu has it)",
-                   c->model_type, m->tp.ranks);
+    if (!missing) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                   c->model_type, missing);
+}
+
+static iv_status check_learned(const iv_model_config *c, iv_error *err) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "model_type %s: an adapter that learns on device cuda takes no layers with a state nor gates "
+                           "of attention's output yet (device cpu does)",
+                           c->model_type);
+    return IV_OK;
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));
+    if (o->learned) IV_TRY(check_learned(&m->config, err));
     if (o->learned) IV_TRY(check_matrices(o->tensor_owner, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);

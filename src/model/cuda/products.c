@@ -181,7 +181,7 @@ iv_status iv_gpu_adapted_row_parallel(const gpu_pass *p, const gpu_site *s, cons
         f->x = l->to;
     } else {
         IV_TRY(add_bias(p, y, p->hidden, l->bias, p->hidden, err));
-        IV_TRY(iv_gpu_add_block(p, y, l->post_norm, l->to, err));
+        IV_TRY(iv_gpu_add_block(p, y, l->post_norm, l->after, l->to, err));
     }
     return iv_gpu_norm_rows(p, l->norm, err);
 }
@@ -202,7 +202,7 @@ iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     }
     IV_TRY(f->transport.row_parallel(p, &inner, err));
     f->x = buffered ? x : f->x;
-    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->to, err));
+    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->after, l->to, err));
     return iv_gpu_norm_rows(p, l->norm, err);
 }
 
