@@ -74,11 +74,15 @@ IV_DEVICE uint32_t iv_unit_table(uint32_t four) {
 /* Pair j of a word: its codes in the low four bits of each half. */
 IV_DEVICE uint32_t iv_unit_nibbles(uint32_t w, int j) { return w >> 4 * j & 0x000f000fu; }
 
-/* Small integers and e2m1 as two bfloat16; both are exact. */
-template <iv_code_kind KIND> IV_DEVICE uint32_t iv_unit_bf16(uint32_t pair) {
-    if constexpr (KIND == IV_CODES_INT4) return iv_fma_bf16(pair | 0x43004300u, 0x3f803f80u, 0xc308c308u);
-    if constexpr (KIND == IV_CODES_UINT4) return iv_fma_bf16(pair | 0x43004300u, 0x3f803f80u, 0xc300c300u);
-    uint32_t bits = (pair & 0x00070007u) << 6 | (pair & 0x00080008u) << 12;
+/* A word shifted to the left, or by a negative number to the right. */
+IV_DEVICE uint32_t iv_unit_shift(uint32_t w, int by) { return by >= 0 ? w << by : w >> -by; }
+
+/* Small integers and e2m1 of pair j of a word as two bfloat16; both are exact. */
+template <iv_code_kind KIND> IV_DEVICE uint32_t iv_unit_bf16(uint32_t w, int j) {
+    uint32_t pair = iv_unit_nibbles(w, j) | 0x43004300u;
+    if constexpr (KIND == IV_CODES_INT4) return iv_fma_bf16(pair, 0x3f803f80u, 0xc308c308u);
+    if constexpr (KIND == IV_CODES_UINT4) return iv_fma_bf16(pair, 0x3f803f80u, 0xc300c300u);
+    uint32_t bits = (iv_unit_shift(w, 6 - 4 * j) & 0x01c001c0u) | (iv_unit_shift(w, 12 - 4 * j) & 0x80008000u);
     if constexpr (KIND == IV_CODES_E2M1_DOUBLED) return iv_fma_bf16(bits, 0x7f007f00u, 0); /* no -0 */
     return iv_fma_bf16(bits, 0x7e807e80u, 0x80008000u);
 }
@@ -96,7 +100,7 @@ template <iv_code_kind KIND> IV_DEVICE void iv_unit_codes(const uint32_t (&w)[4]
     } else {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t pair = iv_unit_bf16<KIND>(iv_unit_nibbles(w[s / 2], s % 2 * 2 + i));
+            uint32_t pair = iv_unit_bf16<KIND>(w[s / 2], s % 2 * 2 + i);
             t[2 * i] = __uint_as_float(pair << 16), t[2 * i + 1] = __uint_as_float(pair & 0xffff0000u);
         }
     }
@@ -127,80 +131,94 @@ template <class T> IV_DEVICE void iv_unit_numbers(const iv_unit_form &f, uint32_
         iv_load_shared_number(f.scale_type, at + IV_UNIT_GROUP(f, s) * group, out[s]);
 }
 
-/* What a lane reads of a unit: its row's codes, scales and seconds. */
-template <class T, bool SECOND> struct iv_unit_lane {
-    uint32_t words[4];
-    T scale[4], second[SECOND ? 4 : 1];
-};
-
-template <int LANE_BYTES, class T, bool SECOND>
-IV_DEVICE void iv_load_unit(iv_unit_lane<T, SECOND> &l, uint32_t unit, const iv_unit_form &f) {
-    uint32_t lane = threadIdx.x % 32, width = f.scale_type == IV_F32 ? 4 : 2;
-    uint32_t scales = unit + LANE_BYTES * 32 + lane / 4 * width;
-    iv_load_shared_words(l.words, unit + lane * LANE_BYTES, LANE_BYTES);
-    iv_unit_numbers(f, scales, l.scale);
-    if constexpr (SECOND) iv_unit_numbers(f, scales + f.groups * IV_UNIT_ROWS * width, l.second);
+/* A lane's row of a unit: its first scale, and its first second behind all scales. */
+IV_DEVICE uint32_t iv_unit_scales(const iv_unit_form &f, uint32_t unit) {
+    return unit + f.code_bytes + threadIdx.x % 32 / 4 * (f.scale_type == IV_F32 ? 4 : 2);
+}
+IV_DEVICE uint32_t iv_unit_seconds(const iv_unit_form &f, uint32_t scales) {
+    return scales + f.groups * IV_UNIT_ROWS * (f.scale_type == IV_F32 ? 4 : 2);
 }
 
-/* Words HIGH and HIGH + 2 of each step. */
+/* Words HIGH and HIGH + 2 of each step, from a row's codes. */
 template <iv_dtype TYPE, iv_code_kind KIND, int HIGH, bool SECOND>
-IV_DEVICE void iv_widen_lane(uint32_t (&a)[4][4], const iv_unit_lane<float, SECOND> &l, const iv_unit_form &f) {
+IV_DEVICE void iv_widen_row(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales, const iv_unit_form &f) {
+    float scale[4], second[4];
+    iv_unit_numbers(f, scales, scale);
+    if constexpr (SECOND) iv_unit_numbers(f, iv_unit_seconds(f, scales), second);
 #pragma unroll
     for (int s = 0; s < IV_UNIT_STEPS; s++) {
-        float t[4], second = SECOND ? l.second[SECOND ? s : 0] : 0.0f;
-        float zero = f.second == IV_SECOND_ZERO ? second : 0.0f, min = f.second == IV_SECOND_MIN ? second : -0.0f;
-        iv_unit_codes<KIND>(l.words, s, t);
-        a[s][HIGH] = iv_unit_round<TYPE, SECOND>(t[0], t[1], l.scale[s], zero, min);
-        a[s][HIGH + 2] = iv_unit_round<TYPE, SECOND>(t[2], t[3], l.scale[s], zero, min);
+        float t[4], zero = SECOND && f.second == IV_SECOND_ZERO ? second[s] : 0.0f;
+        float min = SECOND && f.second == IV_SECOND_MIN ? second[s] : -0.0f;
+        iv_unit_codes<KIND>(words, s, t);
+        a[s][HIGH] = iv_unit_round<TYPE, SECOND>(t[0], t[1], scale[s], zero, min);
+        a[s][HIGH + 2] = iv_unit_round<TYPE, SECOND>(t[2], t[3], scale[s], zero, min);
     }
 }
 
-/* The same where codes and scales are bfloat16, as is the product. Scales are pairs of equals. */
+/* The same where codes and scales are bfloat16, as is the product. */
 template <iv_code_kind KIND, int HIGH>
-IV_DEVICE void iv_widen_lane_bf16(uint32_t (&a)[4][4], const iv_unit_lane<uint32_t, false> &l) {
+IV_DEVICE void iv_widen_row_bf16(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales,
+                                 const iv_unit_form &f) {
+    uint32_t scale[4]; /* pairs of equals */
+    iv_unit_numbers(f, scales, scale);
 #pragma unroll
     for (int s = 0; s < IV_UNIT_STEPS; s++)
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            a[s][HIGH + 2 * i] = iv_fma_bf16(iv_unit_bf16<KIND>(iv_unit_nibbles(l.words[s / 2], s % 2 * 2 + i)),
-                                             l.scale[s], 0x80008000u);
+            a[s][HIGH + 2 * i] = iv_fma_bf16(iv_unit_bf16<KIND>(words[s / 2], s % 2 * 2 + i), scale[s], 0x80008000u);
 }
 
-template <iv_dtype TYPE, iv_code_kind KIND, bool SECOND>
-IV_DEVICE void iv_unit_rows(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
-    constexpr int LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
-    iv_unit_lane<float, SECOND> low, high;
-    iv_load_unit<LANE_BYTES>(low, unit, f);
-    iv_load_unit<LANE_BYTES>(high, next, f);
-    iv_widen_lane<TYPE, KIND, 0>(a, low, f);
-    iv_widen_lane<TYPE, KIND, 1>(a, high, f);
-}
+/* ---- forms ----------------------------------------------------------------------------------------------------------
+ */
 
-template <iv_dtype TYPE, iv_code_kind KIND>
-IV_DEVICE void iv_unit_rows_of(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
-    if constexpr (TYPE == IV_BF16 && KIND < IV_CODES_NONLINEAR)
-        if (f.scale_type == IV_BF16 && f.second == IV_SECOND_NONE) {
-            iv_unit_lane<uint32_t, false> low, high;
-            iv_load_unit<8>(low, unit, f);
-            iv_load_unit<8>(high, next, f);
-            iv_widen_lane_bf16<KIND, 0>(a, low);
-            return iv_widen_lane_bf16<KIND, 1>(a, high);
+/* What a loop over units is compiled for. PAIRS: scales are bfloat16, and so are all products. */
+template <iv_dtype TYPE_, iv_code_kind KIND_, bool SECOND_, bool PAIRS_> struct iv_unit_loop {
+    static constexpr iv_dtype TYPE = TYPE_;
+    static constexpr iv_code_kind KIND = KIND_;
+    static constexpr bool SECOND = SECOND_, PAIRS = PAIRS_;
+    static constexpr int LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
+    static constexpr bool SHORT = PAIRS || (KIND == IV_CODES_E4M3 && !SECOND); /* code that may be unrolled */
+    static_assert(!PAIRS || (TYPE == IV_BF16 && !SECOND && KIND < IV_CODES_NONLINEAR), "exact products");
+    struct lane { /* a lane's codes of 16 outputs */
+        uint32_t low[4], high[4];
+    };
+    /* Of the units at shared addresses `unit` and `next`. */
+    IV_DEVICE void load(lane &l, uint32_t unit, uint32_t next) {
+        uint32_t at = threadIdx.x % 32 * LANE_BYTES;
+        iv_load_shared_words(l.low, unit + at, LANE_BYTES);
+        iv_load_shared_words(l.high, next + at, LANE_BYTES);
+    }
+    /* Their four steps of 16 k. */
+    IV_DEVICE void widen(uint32_t (&a)[4][4], const lane &l, uint32_t unit, uint32_t next, const iv_unit_form &f) {
+        uint32_t low = iv_unit_scales(f, unit), high = iv_unit_scales(f, next);
+        if constexpr (PAIRS) {
+            iv_widen_row_bf16<KIND, 0>(a, l.low, low, f);
+            iv_widen_row_bf16<KIND, 1>(a, l.high, high, f);
+        } else {
+            iv_widen_row<TYPE, KIND, 0, SECOND>(a, l.low, low, f);
+            iv_widen_row<TYPE, KIND, 1, SECOND>(a, l.high, high, f);
         }
-    if (f.second == IV_SECOND_NONE) return iv_unit_rows<TYPE, KIND, false>(a, unit, next, f);
-    iv_unit_rows<TYPE, KIND, true>(a, unit, next, f);
-}
+    }
+};
 
-/* Four steps of 16 k for 16 outputs, which are the units at shared addresses `unit` and `next`. */
-template <iv_dtype TYPE>
-IV_DEVICE void iv_unit_operand(uint32_t (&a)[4][4], uint32_t unit, uint32_t next, const iv_unit_form &f) {
+/* Calls RUN::run<loop>(arguments) with the loop of a form, so that no form is looked at within it. */
+template <class RUN, iv_dtype TYPE, iv_code_kind KIND, class... A>
+IV_DEVICE void iv_unit_choose_of(const iv_unit_form &f, A &&...a) {
+    if constexpr (TYPE == IV_BF16 && KIND < IV_CODES_NONLINEAR)
+        if (f.scale_type == IV_BF16 && f.second == IV_SECOND_NONE)
+            return RUN::template run<iv_unit_loop<TYPE, KIND, false, true>>(a...);
+    if (f.second == IV_SECOND_NONE) return RUN::template run<iv_unit_loop<TYPE, KIND, false, false>>(a...);
+    RUN::template run<iv_unit_loop<TYPE, KIND, true, false>>(a...);
+}
+template <class RUN, iv_dtype TYPE, class... A> IV_DEVICE void iv_unit_choose(const iv_unit_form &f, A &&...a) {
     switch (f.kind) {
-    case IV_CODES_INT4: return iv_unit_rows_of<TYPE, IV_CODES_INT4>(a, unit, next, f);
-    case IV_CODES_UINT4: return iv_unit_rows_of<TYPE, IV_CODES_UINT4>(a, unit, next, f);
-    case IV_CODES_E2M1: return iv_unit_rows_of<TYPE, IV_CODES_E2M1>(a, unit, next, f);
-    case IV_CODES_E2M1_DOUBLED: return iv_unit_rows_of<TYPE, IV_CODES_E2M1_DOUBLED>(a, unit, next, f);
-    case IV_CODES_NONLINEAR: return iv_unit_rows_of<TYPE, IV_CODES_NONLINEAR>(a, unit, next, f);
-    case IV_CODES_INT8: return iv_unit_rows_of<TYPE, IV_CODES_INT8>(a, unit, next, f);
-    default: return iv_unit_rows_of<TYPE, IV_CODES_E4M3>(a, unit, next, f);
+    case IV_CODES_INT4: return iv_unit_choose_of<RUN, TYPE, IV_CODES_INT4>(f, a...);
+    case IV_CODES_UINT4: return iv_unit_choose_of<RUN, TYPE, IV_CODES_UINT4>(f, a...);
+    case IV_CODES_E2M1: return iv_unit_choose_of<RUN, TYPE, IV_CODES_E2M1>(f, a...);
+    case IV_CODES_E2M1_DOUBLED: return iv_unit_choose_of<RUN, TYPE, IV_CODES_E2M1_DOUBLED>(f, a...);
+    case IV_CODES_NONLINEAR: return iv_unit_choose_of<RUN, TYPE, IV_CODES_NONLINEAR>(f, a...);
+    case IV_CODES_INT8: return iv_unit_choose_of<RUN, TYPE, IV_CODES_INT8>(f, a...);
+    default: return iv_unit_choose_of<RUN, TYPE, IV_CODES_E4M3>(f, a...);
     }
 }
 

@@ -232,6 +232,12 @@ static inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &r0, 
     r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
 }
 
+static inline void stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
+                                                            uint32_t r3) {
+    uint32_t r[4] = {r0, r1, r2, r3};
+    store_matrices(r, address);
+}
+
 static inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t &turned, uint32_t pair) {
     turned = transpose_matrix(pair);
 }
