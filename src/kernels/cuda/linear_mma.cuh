@@ -40,8 +40,10 @@ struct iv_mma_shape {
     static constexpr int LEAVES = LEAVES_, OUTPUTS = OUTPUTS_, GROUPS = GROUPS_, BLOCKS = BLOCKS_;
     static constexpr int WARPS = LEAVES * OUTPUTS, THREADS = (WARPS + 1) * 32, TOKENS = GROUPS * 8;
     /* on an SM; of packed weights as many as registers allow, because other warps hide the time to widen a block */
-    static constexpr int CTAS = PACKED        ? (WARPS <= 4 ? 7 - 2 * GROUPS : 4 - GROUPS)
-                                : LEAVES == 1 ? 3
+    static constexpr int CTAS = PACKED                                        ? (WARPS <= 4   ? 7 - 2 * GROUPS
+                                                                                 : WARPS <= 8 ? 4 - GROUPS
+                                                                                              : 1)
+                                : LEAVES == 1                                 ? 3
                                 : WARPS <= 4 || (LEAVES == 8 && OUTPUTS == 1) ? 2
                                                                               : 1;
     static constexpr int STEPS = GROUPS >= 4 || BLOCKS == 1 ? 2 : 4;
@@ -356,17 +358,17 @@ IV_DEVICE void iv_mma_stage_packed(const iv_mma_plan &p, float (&acc)[S::VALUES 
                                    const iv_mma_lane &l) {
     constexpr int UNROLLED = U::SHORT ? S::CHUNKS : 1;
     uint32_t unit = stage + l.w;
-    typename U::lane codes[UNROLLED];
+    iv_unit_lane codes[UNROLLED];
     if constexpr (U::SHORT)
 #pragma unroll
         for (int c = 0; c < S::CHUNKS; c++)
-            U::load(codes[c], unit + c * p.units.bytes, unit + c * p.units.bytes + l.w_next);
+            iv_load_unit<U>(codes[c], unit + c * p.units.bytes, unit + c * p.units.bytes + l.w_next);
 #pragma unroll UNROLLED
     for (int c = 0; c < S::CHUNKS; c++, unit += p.units.bytes) {
         iv_mma_fragments<S> f;
-        if constexpr (!U::SHORT) U::load(codes[0], unit, unit + l.w_next);
+        if constexpr (!U::SHORT) iv_load_unit<U>(codes[0], unit, unit + l.w_next);
         iv_mma_load<S>(f, stage, l, c);
-        U::widen(f.w, codes[U::SHORT ? c : 0], unit, unit + l.w_next, p.units);
+        iv_widen_unit<U>(f.w, codes[U::SHORT ? c : 0], unit, unit + l.w_next, p.units);
         iv_mma_multiply<S>(acc, f);
     }
 }

@@ -525,9 +525,9 @@ template <class S> struct iv_wgmma_widen {
 #pragma unroll 1
             for (; item < S::ITEMS; item += S::WIDENERS) {
                 uint32_t unit = stage + item * 2 * plan.units.bytes, a[4][4];
-                typename U::lane codes;
-                U::load(codes, unit, unit + plan.units.bytes);
-                U::widen(a, codes, unit, unit + plan.units.bytes, plan.units);
+                iv_unit_lane codes;
+                iv_load_unit<U>(codes, unit, unit + plan.units.bytes);
+                iv_widen_unit<U>(a, codes, unit, unit + plan.units.bytes, plan.units);
                 iv_wgmma_store_operand(stage + iv_wgmma_p_offset<S>(plan) + item * 16 * IV_ROW_BYTES, a);
                 iv_fence_async();
                 __syncwarp();

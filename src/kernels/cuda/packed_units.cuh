@@ -34,6 +34,13 @@ IV_DEVICE void iv_load_shared_number(iv_dtype type, uint32_t at, uint32_t &pair)
     pair = (uint32_t)h << 16 | h;
 }
 
+/* a & mask | bits, in one instruction. */
+IV_DEVICE uint32_t iv_and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+    return d;
+}
+
 /* d = a * b + c of two bfloat16, each rounded once. */
 IV_DEVICE uint32_t iv_fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;
@@ -71,18 +78,16 @@ IV_DEVICE uint32_t iv_unit_table(uint32_t four) {
     return (low & ~up) | (high & up);
 }
 
-/* Pair j of a word: its codes in the low four bits of each half. */
-IV_DEVICE uint32_t iv_unit_nibbles(uint32_t w, int j) { return w >> 4 * j & 0x000f000fu; }
-
 /* A word shifted to the left, or by a negative number to the right. */
 IV_DEVICE uint32_t iv_unit_shift(uint32_t w, int by) { return by >= 0 ? w << by : w >> -by; }
 
 /* Small integers and e2m1 of pair j of a word as two bfloat16; both are exact. */
 template <iv_code_kind KIND> IV_DEVICE uint32_t iv_unit_bf16(uint32_t w, int j) {
-    uint32_t pair = iv_unit_nibbles(w, j) | 0x43004300u;
+    uint32_t pair = iv_and_or(w >> 4 * j, 0x000f000fu, 0x43004300u);
     if constexpr (KIND == IV_CODES_INT4) return iv_fma_bf16(pair, 0x3f803f80u, 0xc308c308u);
     if constexpr (KIND == IV_CODES_UINT4) return iv_fma_bf16(pair, 0x3f803f80u, 0xc300c300u);
-    uint32_t bits = (iv_unit_shift(w, 6 - 4 * j) & 0x01c001c0u) | (iv_unit_shift(w, 12 - 4 * j) & 0x80008000u);
+    uint32_t magnitudes = iv_unit_shift(w, 6 - 4 * j) & 0x01c001c0u;
+    uint32_t bits = iv_and_or(iv_unit_shift(w, 12 - 4 * j), 0x80008000u, magnitudes);
     if constexpr (KIND == IV_CODES_E2M1_DOUBLED) return iv_fma_bf16(bits, 0x7f007f00u, 0); /* no -0 */
     return iv_fma_bf16(bits, 0x7e807e80u, 0x80008000u);
 }
@@ -118,97 +123,123 @@ IV_DEVICE uint32_t iv_unit_round(float a, float b, float scale, float zero, floa
     return iv_pack16(TYPE, a, b);
 }
 
+/* What a loop over units is compiled for. PAIRS: codes and scales are bfloat16, and so is their exact product. SECOND:
+ * forms with a second, and those without. GROUPS and SCALE: of the form, or ANY. */
+enum { IV_UNIT_ANY = -1 };
+template <iv_dtype TYPE_, iv_code_kind KIND_, bool PAIRS_, bool SECOND_, int GROUPS_, int SCALE_>
+struct iv_unit_traits {
+    static constexpr iv_dtype TYPE = TYPE_;
+    static constexpr iv_code_kind KIND = KIND_;
+    static constexpr bool PAIRS = PAIRS_, SECOND = SECOND_;
+    static constexpr int GROUPS = GROUPS_, SCALE = SCALE_, LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
+    static constexpr bool SHORT = SCALE != IV_UNIT_ANY; /* code that may be unrolled */
+    static_assert(!PAIRS || (TYPE == IV_BF16 && !SECOND && KIND < IV_CODES_NONLINEAR && SCALE == IV_BF16),
+                  "exact products");
+};
+template <class U> IV_DEVICE int iv_unit_groups(const iv_unit_form &f) {
+    return U::GROUPS == IV_UNIT_ANY ? f.groups : U::GROUPS;
+}
+template <class U> IV_DEVICE iv_dtype iv_unit_scale_type(const iv_unit_form &f) {
+    return U::SCALE == IV_UNIT_ANY ? f.scale_type : (iv_dtype)U::SCALE;
+}
+
 /* Scales or seconds of a lane's row, a number a step. `at`: of the row's first. */
-template <class T> IV_DEVICE void iv_unit_numbers(const iv_unit_form &f, uint32_t at, T (&out)[4]) {
-    uint32_t group = IV_UNIT_ROWS * (f.scale_type == IV_F32 ? 4 : 2);
-    if (f.groups == 1) {
-        iv_load_shared_number(f.scale_type, at, out[0]);
-        out[1] = out[2] = out[3] = out[0];
+template <class U, class T> IV_DEVICE void iv_unit_numbers(const iv_unit_form &f, uint32_t at, T (&out)[4]) {
+    iv_dtype type = iv_unit_scale_type<U>(f);
+    uint32_t group = IV_UNIT_ROWS * (type == IV_F32 ? 4 : 2);
+    int groups = iv_unit_groups<U>(f), each = IV_UNIT_STEPS / groups;
+    if (U::GROUPS != IV_UNIT_ANY || groups == 1) {
+#pragma unroll
+        for (int s = 0; s < IV_UNIT_STEPS; s++)
+            if (U::GROUPS == IV_UNIT_ANY ? s == 0 : s % each == 0)
+                iv_load_shared_number(type, at + (U::GROUPS == IV_UNIT_ANY ? 0 : s / each) * group, out[s]);
+            else
+                out[s] = out[s - 1];
         return;
     }
 #pragma unroll
-    for (int s = 0; s < IV_UNIT_STEPS; s++)
-        iv_load_shared_number(f.scale_type, at + IV_UNIT_GROUP(f, s) * group, out[s]);
+    for (int s = 0; s < IV_UNIT_STEPS; s++) iv_load_shared_number(type, at + IV_UNIT_GROUP(f, s) * group, out[s]);
 }
 
 /* A lane's row of a unit: its first scale, and its first second behind all scales. */
-IV_DEVICE uint32_t iv_unit_scales(const iv_unit_form &f, uint32_t unit) {
-    return unit + f.code_bytes + threadIdx.x % 32 / 4 * (f.scale_type == IV_F32 ? 4 : 2);
+template <class U> IV_DEVICE uint32_t iv_unit_scales(const iv_unit_form &f, uint32_t unit) {
+    return unit + U::LANE_BYTES * 32 + threadIdx.x % 32 / 4 * (iv_unit_scale_type<U>(f) == IV_F32 ? 4 : 2);
 }
-IV_DEVICE uint32_t iv_unit_seconds(const iv_unit_form &f, uint32_t scales) {
-    return scales + f.groups * IV_UNIT_ROWS * (f.scale_type == IV_F32 ? 4 : 2);
+template <class U> IV_DEVICE uint32_t iv_unit_seconds(const iv_unit_form &f, uint32_t scales) {
+    return scales + iv_unit_groups<U>(f) * IV_UNIT_ROWS * (iv_unit_scale_type<U>(f) == IV_F32 ? 4 : 2);
 }
 
 /* Words HIGH and HIGH + 2 of each step, from a row's codes. */
-template <iv_dtype TYPE, iv_code_kind KIND, int HIGH, bool SECOND>
+template <class U, int HIGH>
 IV_DEVICE void iv_widen_row(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales, const iv_unit_form &f) {
-    float scale[4], second[4];
-    iv_unit_numbers(f, scales, scale);
-    if constexpr (SECOND) iv_unit_numbers(f, iv_unit_seconds(f, scales), second);
+    float scale[4], second[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    iv_unit_numbers<U>(f, scales, scale);
+    if (U::SECOND && f.second != IV_SECOND_NONE) iv_unit_numbers<U>(f, iv_unit_seconds<U>(f, scales), second);
 #pragma unroll
     for (int s = 0; s < IV_UNIT_STEPS; s++) {
-        float t[4], zero = SECOND && f.second == IV_SECOND_ZERO ? second[s] : 0.0f;
-        float min = SECOND && f.second == IV_SECOND_MIN ? second[s] : -0.0f;
-        iv_unit_codes<KIND>(words, s, t);
-        a[s][HIGH] = iv_unit_round<TYPE, SECOND>(t[0], t[1], scale[s], zero, min);
-        a[s][HIGH + 2] = iv_unit_round<TYPE, SECOND>(t[2], t[3], scale[s], zero, min);
+        float t[4], zero = f.second == IV_SECOND_ZERO ? second[s] : 0.0f;
+        float min = f.second == IV_SECOND_MIN ? second[s] : -0.0f;
+        iv_unit_codes<U::KIND>(words, s, t);
+        a[s][HIGH] = iv_unit_round<U::TYPE, U::SECOND>(t[0], t[1], scale[s], zero, min);
+        a[s][HIGH + 2] = iv_unit_round<U::TYPE, U::SECOND>(t[2], t[3], scale[s], zero, min);
     }
 }
 
-/* The same where codes and scales are bfloat16, as is the product. */
-template <iv_code_kind KIND, int HIGH>
-IV_DEVICE void iv_widen_row_bf16(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales,
-                                 const iv_unit_form &f) {
-    uint32_t scale[4]; /* pairs of equals */
-    iv_unit_numbers(f, scales, scale);
+/* The same for PAIRS. */
+template <class U, int HIGH>
+IV_DEVICE void iv_widen_row_pairs(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales,
+                                  const iv_unit_form &f) {
+    uint32_t scale[4]; /* two equal ones */
+    iv_unit_numbers<U>(f, scales, scale);
 #pragma unroll
     for (int s = 0; s < IV_UNIT_STEPS; s++)
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            a[s][HIGH + 2 * i] = iv_fma_bf16(iv_unit_bf16<KIND>(words[s / 2], s % 2 * 2 + i), scale[s], 0x80008000u);
+            a[s][HIGH + 2 * i] = iv_fma_bf16(iv_unit_bf16<U::KIND>(words[s / 2], s % 2 * 2 + i), scale[s], 0x80008000u);
 }
 
-/* ---- forms ----------------------------------------------------------------------------------------------------------
- */
-
-/* What a loop over units is compiled for. PAIRS: scales are bfloat16, and so are all products. */
-template <iv_dtype TYPE_, iv_code_kind KIND_, bool SECOND_, bool PAIRS_> struct iv_unit_loop {
-    static constexpr iv_dtype TYPE = TYPE_;
-    static constexpr iv_code_kind KIND = KIND_;
-    static constexpr bool SECOND = SECOND_, PAIRS = PAIRS_;
-    static constexpr int LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
-    static constexpr bool SHORT = PAIRS || (KIND == IV_CODES_E4M3 && !SECOND); /* code that may be unrolled */
-    static_assert(!PAIRS || (TYPE == IV_BF16 && !SECOND && KIND < IV_CODES_NONLINEAR), "exact products");
-    struct lane { /* a lane's codes of 16 outputs */
-        uint32_t low[4], high[4];
-    };
-    /* Of the units at shared addresses `unit` and `next`. */
-    IV_DEVICE void load(lane &l, uint32_t unit, uint32_t next) {
-        uint32_t at = threadIdx.x % 32 * LANE_BYTES;
-        iv_load_shared_words(l.low, unit + at, LANE_BYTES);
-        iv_load_shared_words(l.high, next + at, LANE_BYTES);
-    }
-    /* Their four steps of 16 k. */
-    IV_DEVICE void widen(uint32_t (&a)[4][4], const lane &l, uint32_t unit, uint32_t next, const iv_unit_form &f) {
-        uint32_t low = iv_unit_scales(f, unit), high = iv_unit_scales(f, next);
-        if constexpr (PAIRS) {
-            iv_widen_row_bf16<KIND, 0>(a, l.low, low, f);
-            iv_widen_row_bf16<KIND, 1>(a, l.high, high, f);
-        } else {
-            iv_widen_row<TYPE, KIND, 0, SECOND>(a, l.low, low, f);
-            iv_widen_row<TYPE, KIND, 1, SECOND>(a, l.high, high, f);
-        }
-    }
+/* A lane's codes of 16 outputs, of the units at shared addresses `unit` and `next`, and their four steps of 16 k. */
+struct iv_unit_lane {
+    uint32_t low[4], high[4];
 };
+template <class U> IV_DEVICE void iv_load_unit(iv_unit_lane &l, uint32_t unit, uint32_t next) {
+    uint32_t at = threadIdx.x % 32 * U::LANE_BYTES;
+    iv_load_shared_words(l.low, unit + at, U::LANE_BYTES);
+    iv_load_shared_words(l.high, next + at, U::LANE_BYTES);
+}
+template <class U>
+IV_DEVICE void iv_widen_unit(uint32_t (&a)[4][4], const iv_unit_lane &l, uint32_t unit, uint32_t next,
+                             const iv_unit_form &f) {
+    uint32_t low = iv_unit_scales<U>(f, unit), high = iv_unit_scales<U>(f, next);
+    if constexpr (U::PAIRS) {
+        iv_widen_row_pairs<U, 0>(a, l.low, low, f);
+        iv_widen_row_pairs<U, 1>(a, l.high, high, f);
+    } else {
+        iv_widen_row<U, 0>(a, l.low, low, f);
+        iv_widen_row<U, 1>(a, l.high, high, f);
+    }
+}
 
-/* Calls RUN::run<loop>(arguments) with the loop of a form, so that no form is looked at within it. */
+/* Calls RUN::run<traits>(arguments) with the traits of a form, so that no loop looks at it. */
+template <class RUN, iv_dtype TYPE, iv_code_kind KIND, bool PAIRS, bool SECOND, int GROUPS, int SCALE, class... A>
+IV_DEVICE void iv_unit_run(A &&...a) {
+    RUN::template run<iv_unit_traits<TYPE, KIND, PAIRS, SECOND, GROUPS, SCALE>>(a...);
+}
 template <class RUN, iv_dtype TYPE, iv_code_kind KIND, class... A>
 IV_DEVICE void iv_unit_choose_of(const iv_unit_form &f, A &&...a) {
-    if constexpr (TYPE == IV_BF16 && KIND < IV_CODES_NONLINEAR)
-        if (f.scale_type == IV_BF16 && f.second == IV_SECOND_NONE)
-            return RUN::template run<iv_unit_loop<TYPE, KIND, false, true>>(a...);
-    if (f.second == IV_SECOND_NONE) return RUN::template run<iv_unit_loop<TYPE, KIND, false, false>>(a...);
-    RUN::template run<iv_unit_loop<TYPE, KIND, true, false>>(a...);
+    constexpr bool FOUR = KIND == IV_CODES_INT4 || KIND == IV_CODES_E2M1 || KIND == IV_CODES_E2M1_DOUBLED;
+    constexpr int USUAL = FOUR && KIND != IV_CODES_INT4 ? 2 : 1; /* groups of the most frequent files */
+    bool simple = f.second == IV_SECOND_NONE && f.groups == USUAL;
+    if constexpr (FOUR && TYPE == IV_BF16)
+        if (simple && f.scale_type == IV_BF16) return iv_unit_run<RUN, TYPE, KIND, true, false, USUAL, IV_BF16>(a...);
+    if constexpr (KIND == IV_CODES_E4M3) {
+        if (simple && f.scale_type == IV_F32) return iv_unit_run<RUN, TYPE, KIND, false, false, 1, IV_F32>(a...);
+        if (simple && f.scale_type == IV_BF16) return iv_unit_run<RUN, TYPE, KIND, false, false, 1, IV_BF16>(a...);
+    }
+    if constexpr (KIND == IV_CODES_INT4 || KIND == IV_CODES_E2M1 || KIND == IV_CODES_INT8)
+        if (f.second == IV_SECOND_NONE)
+            return iv_unit_run<RUN, TYPE, KIND, false, false, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
+    iv_unit_run<RUN, TYPE, KIND, false, true, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
 }
 template <class RUN, iv_dtype TYPE, class... A> IV_DEVICE void iv_unit_choose(const iv_unit_form &f, A &&...a) {
     switch (f.kind) {
