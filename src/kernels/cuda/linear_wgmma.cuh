@@ -499,21 +499,6 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
 
 /* ---- packed weights ------------------------------------------------------------------------------------------- */
 
-/* Four 8 x 8 matrices of 16-bit numbers to shared memory, from mma's operand. Lane 8 i + r has the address of row r of
- * matrix i. */
-IV_DEVICE void iv_store_matrices(uint32_t row, const uint32_t (&m)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]),
-                 "r"(m[2]), "r"(m[3])
-                 : "memory");
-}
-/* 16 rows of 64 k as wgmma reads them, with 128-byte swizzle. */
-IV_DEVICE void iv_wgmma_store_operand(uint32_t rows, const uint32_t (&a)[4][4]) {
-    int lane = threadIdx.x % 32;
-    uint32_t row = rows + (lane / 8 % 2 * 8 + lane % 8) * IV_ROW_BYTES;
-#pragma unroll
-    for (int s = 0; s < IV_UNIT_STEPS; s++) iv_store_matrices(row + ((2 * s + lane / 16 ^ lane % 8) << 4), a[s]);
-}
-
 /* A widener's work: of the 16 rows in all stages every WIDENERS-th. Other warps widen while one waits. */
 template <class S> struct iv_wgmma_widen {
     template <class U>
@@ -528,7 +513,7 @@ template <class S> struct iv_wgmma_widen {
                 iv_unit_lane codes;
                 iv_load_unit<U>(codes, unit, unit + plan.units.bytes);
                 iv_widen_unit<U>(a, codes, unit, unit + plan.units.bytes, plan.units);
-                iv_wgmma_store_operand(stage + iv_wgmma_p_offset<S>(plan) + item * 16 * IV_ROW_BYTES, a);
+                iv_unit_store(stage + iv_wgmma_p_offset<S>(plan) + item * 16 * IV_ROW_BYTES, a);
                 iv_fence_async();
                 __syncwarp();
                 if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.wide + 8 * r.stage);

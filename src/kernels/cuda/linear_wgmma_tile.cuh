@@ -67,7 +67,7 @@ struct iv_wgmma_shape {
     static_assert(!MOVED || CONSUMERS * TAKEN + (THREADS - CONSUMERS) * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
                   "a launch has no more registers, and setmaxnreg would wait for them forever");
     /* CTAs that fit on an SM: each of its four partitions has 16384 registers and every fourth warp */
-    static constexpr int CTAS = PACKED                ? GROUPS_ == 1 && NEED <= 80 ? 2 : 1
+    static constexpr int CTAS = PACKED                ? GROUPS_ == 1 && NEED <= 80 && QN < 64 ? 2 : 1
                                 : MOVED || NEED > 168 ? 1
                                 : GROUPS_ == 2        ? NEED > 96 ? 1 : 2
                                 : NEED <= 96          ? 4

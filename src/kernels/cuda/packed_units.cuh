@@ -220,6 +220,22 @@ IV_DEVICE void iv_widen_unit(uint32_t (&a)[4][4], const iv_unit_lane &l, uint32_
     }
 }
 
+/* Four 8 x 8 matrices of 16-bit numbers to shared memory, from mma's operand. Lane 8 i + r has the address of row r of
+ * matrix i. */
+IV_DEVICE void iv_store_matrices(uint32_t row, const uint32_t (&m)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]),
+                 "r"(m[2]), "r"(m[3])
+                 : "memory");
+}
+/* Their 16 rows of 64 k to shared memory as wgmma reads them, with 128-byte swizzle. */
+enum { IV_UNIT_ROW_BYTES = 128 };
+IV_DEVICE void iv_unit_store(uint32_t rows, const uint32_t (&a)[4][4]) {
+    int lane = threadIdx.x % 32;
+    uint32_t row = rows + (lane / 8 % 2 * 8 + lane % 8) * IV_UNIT_ROW_BYTES;
+#pragma unroll
+    for (int s = 0; s < IV_UNIT_STEPS; s++) iv_store_matrices(row + ((2 * s + lane / 16 ^ lane % 8) << 4), a[s]);
+}
+
 /* Calls RUN::run<traits>(arguments) with the traits of a form, so that no loop looks at it. */
 template <class RUN, iv_dtype TYPE, iv_code_kind KIND, bool PAIRS, bool SECOND, int GROUPS, int SCALE, class... A>
 IV_DEVICE void iv_unit_run(A &&...a) {
