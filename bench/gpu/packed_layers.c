@@ -1,8 +1,8 @@
 /* packed_layers.c: microseconds of linear layers of codes (packed weights) and of 16-bit weights, in sequence as a
  * model runs them: launches of a CUDA graph read different copies of the weights, more than L2 holds. For each layer,
  * form and number of rows: the configuration that the engine chooses, and the fastest one. Codes and scales are random;
- * bits are test_packed_linear's subject. Usage: bench_packed_layers [--all] [--rows LIST]; --all: a line for each
- * configuration */
+ * bits are test_packed_linear's subject. Usage: bench_packed_layers [--all] [--rows LIST] [--form NAME]; --all: a line
+ * for each configuration */
 #include "base/size.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/matrix.h"
@@ -53,6 +53,7 @@ static struct {
     int32_t *offsets, *slots;
     float *expert_weights;
     bool all;
+    const char *form; /* of names, a part; NULL: all */
 } t;
 
 static void check(int code, const char *what) {
@@ -217,12 +218,14 @@ int main(int count, char **argument) {
     for (int i = 1; i < count; i++) {
         if (strcmp(argument[i], "--all") == 0) {
             t.all = true;
+        } else if (strcmp(argument[i], "--form") == 0 && i + 1 < count) {
+            t.form = argument[++i];
         } else if (strcmp(argument[i], "--rows") == 0 && i + 1 < count) {
             n = 0;
             for (char *p = strtok(argument[++i], ","); p && n < 16; p = strtok(NULL, ","))
                 rows[n++] = strtoul(p, NULL, 10);
         } else {
-            return fprintf(stderr, "usage: bench_packed_layers [--all] [--rows LIST]\n"), 2;
+            return fprintf(stderr, "usage: bench_packed_layers [--all] [--rows LIST] [--form NAME]\n"), 2;
         }
     }
     for (size_t i = 0; i < n; i++)
@@ -233,7 +236,8 @@ int main(int count, char **argument) {
         for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
             double plain = 0;
             for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
-                if (layers[l].experts ? forms[f].experts : forms[f].dense)
+                if ((layers[l].experts ? forms[f].experts : forms[f].dense) &&
+                    (!t.form || f == 0 || strstr(forms[f].name, t.form)))
                     time_layer(&layers[l], &forms[f], rows[r], &plain);
         }
     return 0;

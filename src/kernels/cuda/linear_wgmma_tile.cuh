@@ -60,14 +60,17 @@ struct iv_wgmma_shape {
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
     static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > (PACKED ? 120 : 168));
-    static constexpr int WIDENERS = PACKED ? 7 : 0, ITEMS = PN / 16; /* of a stage, each for one warp */
+    static constexpr int WIDENERS = PACKED ? 4 * GROUPS_ - 1 : 0, ITEMS = PN / 16; /* of a stage, each for one warp */
     static constexpr int THREADS = CONSUMERS + (PACKED ? 32 * (WIDENERS + 1) : MOVED ? 128 : 32);
     /* registers of a producer's or widener's thread, and of a consumer's */
     static constexpr int GIVEN = PACKED ? 88 : WIDE ? 40 : 56, TAKEN = PACKED ? 168 : WIDE ? 232 : 224;
     static_assert(!MOVED || CONSUMERS * TAKEN + (THREADS - CONSUMERS) * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
                   "a launch has no more registers, and setmaxnreg would wait for them forever");
     /* CTAs that fit on an SM: each of its four partitions has 16384 registers and every fourth warp */
-    static constexpr int CTAS = PACKED                ? GROUPS_ == 1 && NEED <= 80 && QN < 64 ? 2 : 1
+    static constexpr int CTAS = PACKED                ? GROUPS_ == 2 || NEED > 120 ? 1
+                                                        : NEED > 68                ? 2
+                                                        : NEED > 56                ? 3
+                                                                                   : 4
                                 : MOVED || NEED > 168 ? 1
                                 : GROUPS_ == 2        ? NEED > 96 ? 1 : 2
                                 : NEED <= 96          ? 4

@@ -114,28 +114,22 @@ template <iv_code_kind KIND> IV_DEVICE void iv_unit_codes(const uint32_t (&w)[4]
 /* ---- a lane's operand of four steps ---------------------------------------------------------------------------------
  */
 
-/* scale * (t - zero) + min, where zero is +0 or min is -0. */
-template <iv_dtype TYPE, bool SECOND>
-IV_DEVICE uint32_t iv_unit_round(float a, float b, float scale, float zero, float min) {
-    if constexpr (SECOND) a = __fsub_rn(a, zero), b = __fsub_rn(b, zero);
-    a = __fmul_rn(a, scale), b = __fmul_rn(b, scale);
-    if constexpr (SECOND) a = __fadd_rn(a, min), b = __fadd_rn(b, min);
-    return iv_pack16(TYPE, a, b);
-}
-
-/* What a loop over units is compiled for. PAIRS: codes and scales are bfloat16, and so is their exact product. SECOND:
- * forms with a second, and those without. GROUPS and SCALE: of the form, or ANY. */
+/* What a loop over units is compiled for. PAIRS: codes and scales are bfloat16, and so is their exact product. SECOND,
+ * GROUPS and SCALE: of the form, or ANY. */
 enum { IV_UNIT_ANY = -1 };
-template <iv_dtype TYPE_, iv_code_kind KIND_, bool PAIRS_, bool SECOND_, int GROUPS_, int SCALE_>
-struct iv_unit_traits {
+template <iv_dtype TYPE_, iv_code_kind KIND_, bool PAIRS_, int SECOND_, int GROUPS_, int SCALE_> struct iv_unit_traits {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr iv_code_kind KIND = KIND_;
-    static constexpr bool PAIRS = PAIRS_, SECOND = SECOND_;
-    static constexpr int GROUPS = GROUPS_, SCALE = SCALE_, LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
+    static constexpr bool PAIRS = PAIRS_;
+    static constexpr int SECOND = SECOND_, GROUPS = GROUPS_, SCALE = SCALE_, LANE_BYTES = KIND < IV_CODES_INT8 ? 8 : 16;
     static constexpr bool SHORT = SCALE != IV_UNIT_ANY; /* code that may be unrolled */
-    static_assert(!PAIRS || (TYPE == IV_BF16 && !SECOND && KIND < IV_CODES_NONLINEAR && SCALE == IV_BF16),
+    static_assert(!PAIRS ||
+                      (TYPE == IV_BF16 && SECOND == IV_SECOND_NONE && KIND < IV_CODES_NONLINEAR && SCALE == IV_BF16),
                   "exact products");
 };
+template <class U> IV_DEVICE iv_code_second iv_unit_second(const iv_unit_form &f) {
+    return U::SECOND == IV_UNIT_ANY ? f.second : (iv_code_second)U::SECOND;
+}
 template <class U> IV_DEVICE int iv_unit_groups(const iv_unit_form &f) {
     return U::GROUPS == IV_UNIT_ANY ? f.groups : U::GROUPS;
 }
@@ -169,19 +163,30 @@ template <class U> IV_DEVICE uint32_t iv_unit_seconds(const iv_unit_form &f, uin
     return scales + iv_unit_groups<U>(f) * IV_UNIT_ROWS * (iv_unit_scale_type<U>(f) == IV_F32 ? 4 : 2);
 }
 
+/* The weight, before R. */
+template <class U> IV_DEVICE float iv_unit_value(const iv_unit_form &f, float t, float scale, float number) {
+    iv_code_second second = iv_unit_second<U>(f);
+    if (U::SECOND == IV_SECOND_ZERO || U::SECOND == IV_UNIT_ANY)
+        t = __fsub_rn(t, second == IV_SECOND_ZERO ? number : 0.0f); /* + 0 and - 0 change nothing */
+    t = __fmul_rn(t, scale);
+    if (U::SECOND == IV_SECOND_MIN || U::SECOND == IV_UNIT_ANY)
+        t = __fadd_rn(t, second == IV_SECOND_MIN ? number : -0.0f);
+    return t;
+}
+
 /* Words HIGH and HIGH + 2 of each step, from a row's codes. */
 template <class U, int HIGH>
 IV_DEVICE void iv_widen_row(uint32_t (&a)[4][4], const uint32_t (&words)[4], uint32_t scales, const iv_unit_form &f) {
     float scale[4], second[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     iv_unit_numbers<U>(f, scales, scale);
-    if (U::SECOND && f.second != IV_SECOND_NONE) iv_unit_numbers<U>(f, iv_unit_seconds<U>(f, scales), second);
+    if (iv_unit_second<U>(f) != IV_SECOND_NONE) iv_unit_numbers<U>(f, iv_unit_seconds<U>(f, scales), second);
 #pragma unroll
     for (int s = 0; s < IV_UNIT_STEPS; s++) {
-        float t[4], zero = f.second == IV_SECOND_ZERO ? second[s] : 0.0f;
-        float min = f.second == IV_SECOND_MIN ? second[s] : -0.0f;
+        float t[4];
         iv_unit_codes<U::KIND>(words, s, t);
-        a[s][HIGH] = iv_unit_round<U::TYPE, U::SECOND>(t[0], t[1], scale[s], zero, min);
-        a[s][HIGH + 2] = iv_unit_round<U::TYPE, U::SECOND>(t[2], t[3], scale[s], zero, min);
+#pragma unroll
+        for (int i = 0; i < 4; i++) t[i] = iv_unit_value<U>(f, t[i], scale[s], second[s]);
+        a[s][HIGH] = iv_pack16(U::TYPE, t[0], t[1]), a[s][HIGH + 2] = iv_pack16(U::TYPE, t[2], t[3]);
     }
 }
 
@@ -237,25 +242,35 @@ IV_DEVICE void iv_unit_store(uint32_t rows, const uint32_t (&a)[4][4]) {
 }
 
 /* Calls RUN::run<traits>(arguments) with the traits of a form, so that no loop looks at it. */
-template <class RUN, iv_dtype TYPE, iv_code_kind KIND, bool PAIRS, bool SECOND, int GROUPS, int SCALE, class... A>
+template <class RUN, iv_dtype TYPE, iv_code_kind KIND, bool PAIRS, int SECOND, int GROUPS, int SCALE, class... A>
 IV_DEVICE void iv_unit_run(A &&...a) {
     RUN::template run<iv_unit_traits<TYPE, KIND, PAIRS, SECOND, GROUPS, SCALE>>(a...);
 }
 template <class RUN, iv_dtype TYPE, iv_code_kind KIND, class... A>
 IV_DEVICE void iv_unit_choose_of(const iv_unit_form &f, A &&...a) {
-    constexpr bool FOUR = KIND == IV_CODES_INT4 || KIND == IV_CODES_E2M1 || KIND == IV_CODES_E2M1_DOUBLED;
-    constexpr int USUAL = FOUR && KIND != IV_CODES_INT4 ? 2 : 1; /* groups of the most frequent files */
-    bool simple = f.second == IV_SECOND_NONE && f.groups == USUAL;
-    if constexpr (FOUR && TYPE == IV_BF16)
-        if (simple && f.scale_type == IV_BF16) return iv_unit_run<RUN, TYPE, KIND, true, false, USUAL, IV_BF16>(a...);
-    if constexpr (KIND == IV_CODES_E4M3) {
-        if (simple && f.scale_type == IV_F32) return iv_unit_run<RUN, TYPE, KIND, false, false, 1, IV_F32>(a...);
-        if (simple && f.scale_type == IV_BF16) return iv_unit_run<RUN, TYPE, KIND, false, false, 1, IV_BF16>(a...);
+    constexpr bool E2M1 = KIND == IV_CODES_E2M1 || KIND == IV_CODES_E2M1_DOUBLED;
+    constexpr int USUAL = E2M1 || KIND == IV_CODES_INT8 ? 2 : 1; /* groups of the most frequent files */
+    bool none = f.second == IV_SECOND_NONE;
+    if (f.groups == USUAL) {
+        if constexpr ((E2M1 || KIND == IV_CODES_INT4) && TYPE == IV_BF16)
+            if (none && f.scale_type == IV_BF16)
+                return iv_unit_run<RUN, TYPE, KIND, true, IV_SECOND_NONE, USUAL, IV_BF16>(a...);
+        if constexpr (KIND == IV_CODES_INT4)
+            if (f.second == IV_SECOND_ZERO && f.scale_type == IV_F16)
+                return iv_unit_run<RUN, TYPE, KIND, false, IV_SECOND_ZERO, USUAL, IV_F16>(a...);
+        if constexpr (KIND == IV_CODES_INT8)
+            if (none && f.scale_type == IV_F16)
+                return iv_unit_run<RUN, TYPE, KIND, false, IV_SECOND_NONE, USUAL, IV_F16>(a...);
+        if constexpr (KIND == IV_CODES_E4M3) {
+            if (none && f.scale_type == IV_F32)
+                return iv_unit_run<RUN, TYPE, KIND, false, IV_SECOND_NONE, USUAL, IV_F32>(a...);
+            if (none && f.scale_type == IV_BF16)
+                return iv_unit_run<RUN, TYPE, KIND, false, IV_SECOND_NONE, USUAL, IV_BF16>(a...);
+        }
     }
     if constexpr (KIND == IV_CODES_INT4 || KIND == IV_CODES_E2M1 || KIND == IV_CODES_INT8)
-        if (f.second == IV_SECOND_NONE)
-            return iv_unit_run<RUN, TYPE, KIND, false, false, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
-    iv_unit_run<RUN, TYPE, KIND, false, true, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
+        if (none) return iv_unit_run<RUN, TYPE, KIND, false, IV_SECOND_NONE, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
+    iv_unit_run<RUN, TYPE, KIND, false, IV_UNIT_ANY, IV_UNIT_ANY, IV_UNIT_ANY>(a...);
 }
 template <class RUN, iv_dtype TYPE, class... A> IV_DEVICE void iv_unit_choose(const iv_unit_form &f, A &&...a) {
     switch (f.kind) {
