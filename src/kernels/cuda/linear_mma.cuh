@@ -39,10 +39,12 @@ struct iv_mma_shape {
     static constexpr bool PACKED = PACKED_;
     static constexpr int LEAVES = LEAVES_, OUTPUTS = OUTPUTS_, GROUPS = GROUPS_, BLOCKS = BLOCKS_;
     static constexpr int WARPS = LEAVES * OUTPUTS, THREADS = (WARPS + 1) * 32, TOKENS = GROUPS * 8;
-    /* on an SM; of packed weights as many as registers allow, because other warps hide the time to widen a block */
-    static constexpr int CTAS = PACKED                                        ? (WARPS <= 4   ? 7 - 2 * GROUPS
-                                                                                 : WARPS <= 8 ? 4 - GROUPS
-                                                                                              : 1)
+    /* On an SM; of packed weights as many as registers allow without spills, because other warps hide the time to widen
+     * a block. */
+    static constexpr int PACKED_CTAS = WARPS > 8 ? 1
+                                                 : (WARPS <= 4 ? 7 - 2 * GROUPS : 4 - GROUPS) -
+                                                       (LEAVES <= 2 && (GROUPS == 1 || WARPS == 8));
+    static constexpr int CTAS = PACKED                                        ? PACKED_CTAS
                                 : LEAVES == 1                                 ? 3
                                 : WARPS <= 4 || (LEAVES == 8 && OUTPUTS == 1) ? 2
                                                                               : 1;
