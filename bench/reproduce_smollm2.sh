@@ -1,10 +1,11 @@
 #!/bin/sh
-# reproduce_smollm2.sh: the runs of docs/REPRODUCTION.md with real weights, SmolLM2-135M-Instruct (./run get smollm2), on a
-# CPU: three methods in twelve configurations each on GSM8K and AMC23, then GRPO on generated sums whose sampler has two
+# reproduce_smollm2.sh: the runs of bench/REPRODUCTION.md with real weights, SmolLM2-135M-Instruct (./run get smollm2), on a
+# CPU or on GPUs: three methods in twelve configurations each on GSM8K and AMC23, then GRPO on generated sums whose sampler has two
 # tensor-parallel ranks and whose learner has one. Usage: bench/reproduce_smollm2.sh [OUT] [SHARED]. Stopped evaluations are
 # resumed by the next call.
 #
-# GSM8K, AMC23, TOKENS: problems of each and tokens of an answer; STEPS: of GRPO; INVAR: the program; MODEL: the weights.
+# GSM8K, AMC23, TOKENS: problems of each and tokens of an answer; STEPS: of GRPO; INVAR: the program; MODEL: the weights;
+# FLAGS: further flags of eval, such as --kv-cache-memory 4G.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 out=${1:-reproduction-smollm2}
@@ -19,7 +20,7 @@ one() {
     [ "$2" -gt 0 ] || return 0
     "$invar" eval "$model" --dataset "$shared/data/$3" --limit "$2" --temperature 0 --no-enable-prefix-caching \
         --max-tokens "${TOKENS:-32}" --configs 'numerics=vanilla,bio,invar bs=1,2,4 tp=1,2 chunk=64,512' \
-        --title "SmolLM2-135M-Instruct on $1" --out "$out/$1" >/dev/null
+        ${FLAGS:-} --title "SmolLM2-135M-Instruct on $1" --out "$out/$1" >/dev/null
     sed -n '/^| method/,/^$/p' "$out/$1/report.md"
 }
 

@@ -45,6 +45,9 @@ static iv_status parse_router(const iv_json_object *o, const iv_expert_facts *f,
         return IV_OK;
     }
     int64_t most = c->router_chosen_groups ? c->router_chosen_groups * (c->experts / c->router_groups) : 0;
+    if (f->score != IV_SCORE_SIGMOID)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: n_group: wanted 1 with a softmax router, found %" PRId64, o->file,
+                       c->router_groups);
     if (c->experts % c->router_groups != 0)
         return iv_fail(err, IV_FORMAT, "%s: n_group: wanted a divisor of %" PRId64 " experts, found %" PRId64, o->file,
                        c->experts, c->router_groups);

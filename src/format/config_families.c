@@ -22,6 +22,9 @@
 #define APERTUS_ROPE                                                                                        \
     "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"original_max_position_embeddings\":8192," \
     "\"low_freq_factor\":1,\"high_freq_factor\":4}"
+#define MISTRAL4_ROPE                                                                                      \
+    "{\"rope_type\":\"yarn\",\"rope_theta\":1e4,\"factor\":128,\"original_max_position_embeddings\":8192," \
+    "\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1,\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}"
 static const iv_family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = IV_SLIDE_FROM_LAYER,
      .window_switch = true, .qk_norm = true, .reads = {READS_QK_NORM}},
@@ -195,6 +198,9 @@ static const iv_family_facts families[] = {
      .experts = LATENT_EXPERTS, .reads = {READS_LATENT}},
     {"glm4_moe_lite", .latent = true, .stored = IV_STORED_LATENT, .bos_id = 0, .eos_id = 1, .eps = 1e-5, .moe = true,
      .norm_topk = true, .experts = LATENT_EXPERTS, .reads = {READS_LATENT}},
+    {"mistral4", .latent = true, .scales_queries = true, .part_of_head = true, .rope_when_absent = MISTRAL4_ROPE,
+     .stored = IV_STORED_LATENT | IV_STORED_EXPERTS, .bos_id = 1, .eos_id = 2, .moe = true, .norm_topk = true,
+     .experts = {.grouped = true, .dense_first = true, .shared_counted = true}, .reads = {READS_LATENT}},
     {"lfm2", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true, .theta = 1e6,
      .stored = IV_STORED_LFM2, .reads = {READS_QK_NORM}},
     {"lfm2_moe", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true,

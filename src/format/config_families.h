@@ -42,6 +42,7 @@ typedef struct iv_family_facts {
     iv_norm_places norms;
     iv_local_rope local_rope;
     bool scales_queries;          /* llama_4_scaling_beta is read */
+    bool part_of_head;            /* iv_rope_defaults */
     bool qk_norm, qk_norm_behind; /* behind the rotation */
     bool qk_norm_whole;           /* over all heads */
     bool qk_norm_plain;           /* use_qk_norm (true): without weights, in layers with a rotation */

@@ -35,6 +35,7 @@ typedef struct context {
 static iv_status parse_partial(const iv_json_object *o, const context *k, double *partial, iv_error *err) {
     bool found;
     IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, partial, &found, err));
+    if (k->family->part_of_head && (int64_t)((double)k->c->head_dim * *partial) == k->head_dim) *partial = 1;
     if (*partial == 1) return IV_OK;
     int64_t rotated = (int64_t)((double)k->head_dim * *partial);
     if (k->family->partial == 0)

@@ -21,6 +21,7 @@ typedef struct iv_rope_defaults {
     bool scales_queries; /* llama_4_scaling_beta is read */
     bool proportional;   /* the kind of this name is */
     int64_t head_dim;    /* of what turns, where that is another number than a head's; else 0 */
+    bool part_of_head;   /* partial_rotary_factor may be that number's part of a head */
 } iv_rope_defaults;
 
 /* Fills c->ropes: [0] of layers that see all positions; [1] of layers that slide, if theirs is another.

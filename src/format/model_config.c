@@ -244,8 +244,8 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
     if (f->wide) IV_TRY(iv_config_parse_wide(o, c, err));
-    iv_rope_defaults rope = {f->local_rope,     f->theta, f->partial, f->neighbours,
-                             f->scales_queries, f->wide,  c->rope_dim};
+    iv_rope_defaults rope = {f->local_rope,     f->theta, f->partial,  f->neighbours,
+                             f->scales_queries, f->wide,  c->rope_dim, f->part_of_head};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     if (f->latent) IV_TRY(iv_config_use_latent(o, c, err));
     IV_TRY(iv_config_parse_layers(o, f, c, err));

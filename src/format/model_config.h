@@ -23,6 +23,7 @@
 #define IV_ROPES_MAX 2
 #define IV_CONV_TAPS_MAX 8
 #define IV_LATENT_MAX 4096
+#define IV_LATENT_EPS 1e-6f /* of the norms of q_a and kv_a, whatever rms_norm_eps is */
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
@@ -229,11 +230,7 @@ bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);
 /* Layers of this kind. */
 size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind);
 
-/* IV_UNSUPPORTED, by name, if a layer is of a kind or has a gate that `what` ("training on device cuda") has no kernels
- * for yet. */
-iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err);
-
-/* The same if it has latent attention. */
+/* IV_UNSUPPORTED if it has latent attention, for which `what` ("training on device cuda") has no kernels yet. */
 iv_status iv_config_check_no_latent(const iv_model_config *c, const char *what, iv_error *err);
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,

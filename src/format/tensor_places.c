@@ -196,18 +196,9 @@ static const form forms[] = {
 #undef FUSED
 enum { FORMS = sizeof forms / sizeof *forms };
 
-static const char *const towers[] = {"visual.",
-                                     "model.visual.",
-                                     "vision_tower.",
-                                     "vision_model.",
-                                     "model.vision_tower.",
-                                     "multi_modal_projector.",
-                                     "mm_projector.",
-                                     "audio_tower.",
-                                     "model.audio_tower.",
-                                     "model.multi_modal_projector.",
-                                     "model.embed_vision.",
-                                     "model.embed_audio."};
+/* Alone or behind "model.". */
+static const char *const towers[] = {"visual.",       "vision_tower.", "vision_model.", "multi_modal_projector.",
+                                     "mm_projector.", "audio_tower.",  "embed_vision.", "embed_audio."};
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
@@ -454,8 +445,9 @@ size_t iv_row_order_source(const iv_row_order *o, size_t j) {
 
 bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {
     if (c->stored & IV_STORED_MTP && strncmp(name, "mtp.", 4) == 0) return true;
+    const char *tower = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     for (size_t i = 0; c->stored & IV_STORED_TOWERS && i < sizeof towers / sizeof *towers; i++)
-        if (strncmp(name, towers[i], strlen(towers[i])) == 0) return true;
+        if (strncmp(tower, towers[i], strlen(towers[i])) == 0) return true;
     for (const char *const *p = iv_tensor_prefixes; *p; p++) {
         char layers[64], *end;
         int n = snprintf(layers, sizeof layers, "%slayers.", *p);

@@ -431,7 +431,9 @@ def test_wrong_tensors():
         refused_tensor(s, (name, tm.tensor(data, dtype, shape, stride=(1, shape[0]))), name, "not contiguous")
         refused_tensor(s, (name, tm.tensor(data[:100], dtype, shape)), name, "storage of 100")
         refused_tensor(s, (name, tm.tensor(data, dtype, shape, "file_descriptor")), name, "set_sharing_strategy('file_system')")
-        refused_tensor(s, (name, tm.cuda_tensor(dtype, shape, bytes(64), len(data), "0123", "/torch_1_2_3")), name)
+        on_gpu = tm.cuda_tensor(dtype, shape, bytes(64), len(data), "0123", "/torch_1_2_3")
+        refused_tensor(s, (name, on_gpu), name, "CUDA: wanted GPU 0123")
+        refused_tensor(s, (name, tm.serialized([on_gpu])), name, "CUDA: wanted GPU 0123")
         nan = bytearray(data)
         nan[0:2] = b"\xc0\x7f"
         bad = [(n, t, sh, bytes(nan) if n == name else d) for n, t, sh, d in rows(TWO)]

@@ -4,6 +4,7 @@
  * slow. */
 #define ANSWER_TOKENS 2
 #define TEST_WITH_CUDA
+#include "invar_model.h"
 #include "kernels/cuda/ops.h"
 
 /* Replaced in device_cases.h; the build links with --wrap. */
@@ -117,6 +118,8 @@ static void latent_attention_has_the_cpus_digests(void **state) {
         {"latent", "tests/data/shapes/latent", true, true, {1, 5, 70}},
         {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 70}},
         {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 70}},
+        {"mistral3: mistral4", "tests/data/families/mistral4_a", false, true, {1, 5, 70}},
+        {"kimi_k25", "tests/data/families/kimi_k25_a", false, true, {1, 5, 70}},
     };
     static const way cpu = {"cpu", false, false, 1, 64, 0}, ways[] = {{"cuda", false, false, 1, 64, 0},
                                                                       {"cuda", true, true, 1, 9, 0},

@@ -8,6 +8,7 @@
 
 #include "device/gpu.h"
 #include "train/run.h"
+#include "train/state_models.h"
 
 #include <ftw.h>
 #include <stdlib.h>
@@ -84,12 +85,16 @@ static const char *path_of(const char *name) {
 
 typedef struct problem {
     const char *model, *arithmetic, *dtype;
+    bool narrow; /* one leaf: no tensor-parallel ranks */
 } problem;
 
-static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen2", "fma32", "float32"},
-                                   {"tests/data/hf/llama31", "fma32", "float16"}};
+static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen2", "fma32", "float32", false},
+                                   {"tests/data/hf/llama31", "fma32", "float16", false},
+                                   {"tests/data/families/qwen3_5_text_a", "tc16", "bfloat16", true},
+                                   {"tests/data/families/qwen3_next_a", "tc16", "bfloat16", true},
+                                   {"tests/data/families/lfm2_moe_a", "fma32", "bfloat16", true}};
 
 static void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, const char *device) {
     static char model[4200];
@@ -187,7 +192,9 @@ static void several_gpus(void **state) {
             layout y = layouts[k];
             char what[120];
             y.shard = n % 2;
-            if (y.dp * y.tp > gpus || (few && (i ? k != i % 2 || y.shard != (i != 2) : k > 2))) continue;
+            if (y.dp * y.tp > gpus || (p->narrow && y.tp > 1) ||
+                (few && (i ? k != i % 2 || y.shard != (i != 2) : k > 2)))
+                continue;
             snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass%s", y.dp, y.tp, y.micro_batch,
                      y.shard ? ", sharded parameters" : "");
             lay_out(&o, &y);
@@ -203,6 +210,41 @@ static void several_gpus(void **state) {
         printf("SKIPPED: 2 GPUs wanted, %zu found\n", gpus);
         skip();
     }
+}
+
+/* Layers with a state, whose heads several GPUs divide: the CPU's hash. */
+static void states_on_several(void **state) {
+    (void)state;
+    static const size_t ways[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}}; /* dp, tp */
+    static state_documents d;
+    rng r = rng_start("states over GPUs");
+    size_t tried = 0;
+    state_documents_random(&r, &d);
+    if (few) d.batch.count = 2, d.sequences[0].count = 90;
+    for (size_t m = 0; m < STATE_MODELS; m++) {
+        char dir[32], want[65], got[65];
+        bool tc16 = strcmp(state_models[m].arithmetic, "tc16") == 0;
+        if (!has_gpu || !state_models[m].on_gpus || (tc16 && !has_tensor_cores)) continue;
+        state_folder(m, dir);
+        iv_trainer_options o = state_options(dir, m);
+        state_hash(&o, &d, want);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            o = state_options(dir, m);
+            o.device = "cuda", o.data_parallel = ways[i][0], o.tensor_parallel = ways[i][1];
+            o.recompute = i % 2 ? state_models[m].recompute : "none", o.micro_batch = i % 2;
+            if (o.tensor_parallel >= state_models[m].refused || ways[i][0] * ways[i][1] > gpus) continue;
+            if (few && i != 3 && (m || i)) continue; /* one GPU, two by two */
+            if (before_layout) before_layout(i);
+            state_hash(&o, &d, got);
+            if (strcmp(want, got) != 0)
+                fail_msg("%s, %zu x %zu GPUs: other weights than the CPU's", state_models[m].name, ways[i][0],
+                         ways[i][1]);
+            tried++;
+        }
+        state_folder_remove(dir);
+    }
+    printf("%zu layouts of states on %zu GPUs\n", tried, gpus);
+    if (tried == 0) skip();
 }
 
 /* Rollouts on other GPUs than the learner's, and on fewer. */
@@ -281,8 +323,9 @@ static void moved(void **state) {
 static void reinforcement(void **state) {
     (void)state;
     SKIP_WITHOUT_A_GPU();
-    for (size_t i = 0; i < (few ? 1 : 2); i++) {
-        const problem *p = &problems[runs_here(&problems[0]) ? i : i + 2];
+    static const size_t tc16[] = {0, 4, 1}, fma32[] = {2, 6, 3}; /* the second of each has layers with a state */
+    for (size_t i = 0; i < (few ? 2 : 3); i++) {
+        const problem *p = &problems[runs_here(&problems[0]) ? tc16[i] : fma32[i]];
         iv_run_options o;
         iv_run_summary want, got;
         options_of(&o, p, IV_RUN_RL, "cpu");
@@ -299,7 +342,7 @@ static void reinforcement(void **state) {
         expect_same(p, "reinforcement in lent memory", &want, &got);
         assert_true((got.lent_bytes > 0 || !lends) && got.different == 0);
         o.rollout_seqs = 0;
-        if (i || few) continue;
+        if (i > 1 || few) continue;
         o.rollout_numerics = "vanilla", o.on_mismatch = "report"; /* control, with two sets of weights */
         run(&o, &got);
         assert_true(got.different > 0);

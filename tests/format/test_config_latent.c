@@ -38,10 +38,32 @@ static void sizes(void **state) {
         assert_true(c.q_rank == 0 && c.kv_rank == 12 && c.head_dim == 10 && c.rope_dim == 4 && c.value_dim == 5);
         assert_false(c.ropes[0].neighbours);
         assert_true(iv_tensor_is_ignored(&c, "model.layers.3.self_attn.kv_b_proj.weight"));
-        assert_int_equal(iv_config_check_attention_only(&c, "training", &err), IV_OK);
         assert_int_equal(iv_config_check_no_latent(&c, "training on device cuda", &err), IV_UNSUPPORTED);
         assert_non_null(strstr(err.message, "training on device cuda has no latent attention yet"));
     }
+}
+
+/* Mistral Small 4: a softmax router, scaled queries, and a partial_rotary_factor that is the turning part of a head. */
+static void mistral4(void **state) {
+    (void)state;
+    static const char settings[] = ",\"n_group\":%d,\"topk_group\":1,\"routed_scaling_factor\":1,"
+                                   "\"first_k_dense_replace\":0,\"qk_nope_head_dim\":64,"
+                                   "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":128,"
+                                   "\"original_max_position_embeddings\":8192,\"llama_4_scaling_beta\":0.1,"
+                                   "\"mscale\":1,\"mscale_all_dim\":1,\"partial_rotary_factor\":%s}";
+    char more[500];
+    iv_model_config c;
+    iv_error err;
+    snprintf(more, sizeof more, settings, 1, "0.5");
+    ASSERT_OK(parse("mistral4", more, &c, &err), &err);
+    assert_true(c.router_score == IV_SCORE_SOFTMAX && !c.router_correction && c.layer[0].mlp == IV_MLP_EXPERTS);
+    assert_true(c.ropes[0].query_beta == 0.1 && c.ropes[0].rotated == 0 && c.rope_dim == 64 && c.norm_topk_prob);
+    snprintf(more, sizeof more, settings, 1, "0.25");
+    assert_int_equal(parse("mistral4", more, &c, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "partial_rotary_factor: wanted 1, found 0.25"));
+    snprintf(more, sizeof more, settings, 2, "0.5");
+    assert_int_equal(parse("mistral4", more, &c, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "n_group: wanted 1 with a softmax router, found 2"));
 }
 
 /* Scores are scaled by mscale_all_dim; sines and cosines by the quotient, 1 in published files. */
@@ -134,7 +156,7 @@ static void places(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(yarn), cmocka_unit_test(refusals),
-                                       cmocka_unit_test(places)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(mistral4), cmocka_unit_test(yarn),
+                                       cmocka_unit_test(refusals), cmocka_unit_test(places)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

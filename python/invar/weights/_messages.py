@@ -82,6 +82,7 @@ class Message:
 
     def __init__(self, data: bytes, flattened: bool, rank: int) -> None:
         self.storages: dict[int, tuple[Any, Storage]] = {}  # by the identity of the value, which is kept alive
+        self._inner: list[Any] = []  # messages in the message: their parts' identities must stay theirs
         self._root, self._flattened, self._rank = _pickles.read(data), flattened, rank
 
     def tensors(self) -> Iterator[Placed]:
@@ -158,7 +159,7 @@ class Message:
         if not isinstance(values[self._rank], bytes) or depth:
             raise wrong("bytes", values[self._rank])
         inner = _pickles.read(values[self._rank])
-        self.storages[id(inner)] = inner, _storages.Empty()  # its parts' identities must stay theirs
+        self._inner.append(inner)
         return inner
 
     # ---- the two forms

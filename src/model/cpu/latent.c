@@ -37,7 +37,6 @@ static void latent_row(void *context, size_t row, size_t worker) {
     size_t rank = (size_t)c->kv_rank, turns = (size_t)c->rope_dim, low = (size_t)c->q_rank;
     size_t width = iv_dtype_bytes(m->gemm_type), span = span_of(j, row), position = position_of(j, span, row);
     float *x = j->s->wide + row * j->layer->qkv.n, *latent = x + j->layer->qkv.n - rank - turns;
-    float eps = (float)c->rms_norm_eps;
     float key[IV_LATENT_MAX + IV_HEAD_DIM_MAX]; /* storage for any dtype */
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     if (tape) {
@@ -45,8 +44,9 @@ static void latent_row(void *context, size_t row, size_t worker) {
         k->round(latent, rank, m->gemm_type, (char *)tape->latent.latent_raw + row * rank * width);
     }
     if (low)
-        k->rmsnorm(x, j->layer->latent.q_norm, eps, low, m->gemm_type, (char *)j->s->latent.low + row * low * width);
-    k->rmsnorm(latent, j->layer->latent.kv_norm, eps, rank, j->layout->type, key);
+        k->rmsnorm(x, j->layer->latent.q_norm, IV_LATENT_EPS, low, m->gemm_type,
+                   (char *)j->s->latent.low + row * low * width);
+    k->rmsnorm(latent, j->layer->latent.kv_norm, IV_LATENT_EPS, rank, j->layout->type, key);
     k->rope(latent + rank, j->layer->rope->cosine + position * turns / 2, j->layer->rope->sine + position * turns / 2,
             turns / 2);
     k->round(latent + rank, turns, j->layout->type, (char *)key + rank * iv_dtype_bytes(j->layout->type));

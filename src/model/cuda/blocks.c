@@ -2,6 +2,7 @@
  * launch where that saves a pass over memory: bias, residual and SwiGLU are epilogues, the all-reduce of an engine's
  * ranks norms its result. With a tape, values that the backward pass needs stay in the layer's slot. */
 #include "base/size.h"
+#include "kernels/cuda/delta_backward.h"
 #include "model/cuda/adapters.h"
 
 static gpu_pass *self(iv_backend *b) { return (gpu_pass *)(void *)b; }
@@ -136,7 +137,10 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
     size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim, row = p->m->layers[layer].qkv.n;
     if (p->m->layers[layer].config->attention_gate) {
-        int code = iv_gpu_attention_gate(f->wide + row - q, row, p->rows, q, p->m->gemm_type, a.out, f->stream);
+        const float *gate = f->wide + row - q;
+        int code = f->now->raw ? iv_gpu_attention_gate_tape(gate, row, p->rows, q, p->m->gemm_type, a.out, f->now->raw,
+                                                            f->now->raw_gate, f->stream)
+                               : iv_gpu_attention_gate(gate, row, p->rows, q, p->m->gemm_type, a.out, f->stream);
         IV_TRY(iv_gpu_launched(f, code, "gate of attention", err));
     }
     /* no sequence writes padding */

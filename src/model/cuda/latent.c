@@ -38,7 +38,7 @@ static iv_status rows(const gpu_pass *p, size_t layer, iv_error *err) {
                                  .latent_at = l->qkv.n - rank - turns,
                                  .q_norm = v->latent_q_norm,
                                  .kv_norm = v->latent_kv_norm,
-                                 .eps = (float)c->rms_norm_eps,
+                                 .eps = IV_LATENT_EPS,
                                  .cosine = v->cosine,
                                  .sine = v->sine,
                                  .positions = p->in.positions,

@@ -78,6 +78,9 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .tables = l->on.tables,
                              .plan = l->on.plan,
                              .window_plan = l->on.window_plan,
+                             .states = l->on.states,
+                             .row_spans = l->on.row_spans,
+                             .state_count = l->n.sequences,
                              .padding = l->on.padding,
                              .padding_count = l->n.padding},
                       .rows = l->n.rows,
@@ -180,7 +183,7 @@ static void close_learner(iv_learner *base) {
     if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
-    if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
+    if (l->f.rank == 0) memspace->unstage(memspace, l->f.timeouts);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
     free(l->vector_at), free(l->norm_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats),
@@ -205,18 +208,12 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
                                                                                : NULL;
-    if (missing)
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
-                       c->model_type, missing);
-    if (!c->shared_gate || m->tp.ranks == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "model_type %s: training on several GPUs has no gradient of a shared expert's gate yet: wanted 1 "
-                   "tensor-parallel rank, found %zu (device cpu has it)",
-                   c->model_type, m->tp.ranks);
+    if (!missing) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                   c->model_type, missing);
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
-    IV_TRY(iv_config_check_attention_only(&m->config, "training on device cuda", err));
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));

@@ -104,12 +104,16 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].out;
+    const iv_layer_config *c = l->m->layers[layer].config;
     const void *x = l->f.now->attended;
-    size_t stride = l->q;
+    size_t stride = concat->k;
     IV_TRY(begin_block(l, t->attention_post_norm, IV_NORM_ATTENTION, err));
-    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
+    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, concat->k, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dx_rounded, x, stride, err));
-    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
+    if (c->mixer != IV_MIXER_ATTENTION || c->attention_gate)
+        IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dx_rounded, l->dattended, err));
+    else
+        IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
     return t->out_bias && l->f.rank == 0
                ? iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->out_bias->offset, err)
                : IV_OK;
@@ -117,6 +121,12 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
+    bool gated = l->m->layers[layer].config->attention_gate;
+    if (gated) {
+        int code = iv_gpu_attention_gate_backward(l->dattended, l->f.now->raw, l->f.now->raw_gate, l->n.rows, l->q,
+                                                  l->m->gemm_type, l->dy, l->dattended, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the gate of attention", err));
+    }
     iv_gpu_attention_backward_args a = {.shape =
                                             iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].config->window),
                                         .kv = iv_gpu_kv_of(&l->pass, layer),
@@ -130,7 +140,7 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                         .sinks = l->f.layers[layer].sinks,
                                         .sink_terms = l->sink_terms,
                                         .q = l->f.now->q,
-                                        .out = l->f.now->attended,
+                                        .out = gated ? l->f.now->raw : l->f.now->attended,
                                         .dout = l->dy,
                                         .lse2 = l->f.now->lse2,
                                         .dqkv = l->dqkv,
@@ -151,7 +161,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].qkv;
-    size_t dim = (size_t)l->m->config.head_dim;
+    size_t dim = (size_t)l->m->config.head_dim, gate = t->gate ? iv_padded_k(l->q / concat->leaves) : 0;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
                                      .keeps = t->q_bias != NULL,
                                      .rows = l->n.rows,
@@ -159,6 +169,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = concat->leaves,
+                                     .behind = gate,
                                      .cosine = l->f.layers[layer].cosine,
                                      .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
@@ -178,8 +189,14 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                      : 0;
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of scaled queries", err));
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
+    if (gate) {
+        size_t apart = concat->n / concat->leaves;
+        code = iv_gpu_concat_rows(l->dattended, l->on.axis_positions, l->n.rows, l->q, concat->leaves, apart,
+                                  apart - gate, l->m->gemm_type, l->dy, concat->n, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the gate of attention", err));
+    }
     if (!t->q_norm) return IV_OK;
-    IV_TRY(iv_gpu_learner_add_terms(l, err));
+    IV_TRY(iv_gpu_learner_add_terms(l, 2 * dim, err));
     if (l->f.rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_VALUES,
                                     .axis = &l->axis,
@@ -201,6 +218,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const output_concat *concat = &l->concats[layer].qkv;
     size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
            kv = l->shard->kv_head_first * dim;
+    if (t->q_bias && t->gate_bias)
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dattended, l->q, l->q, t->gate_bias->offset + q, err));
     if (t->q_bias) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv, all, l->q, t->q_bias->offset + q, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset + kv, err));
@@ -248,5 +267,6 @@ void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {
     ops->mlp_backward = mlp_backward, ops->experts_backward = experts_backward;
     ops->norm_backward = norm_backward, ops->attention_out_backward = attention_out_backward;
     ops->attention_backward = attention_backward, ops->rope_kv_backward = rope_kv_backward;
+    ops->recurrent_backward = iv_gpu_learner_recurrent_backward;
     ops->qkv_backward = qkv_backward, ops->embed_backward = embed_backward;
 }

@@ -9,7 +9,7 @@
 /* ---- concatenated outputs
  * -------------------------------------------------------------------------------------------------------- */
 
-enum { SLICES_MAX = 3, SHAPES_MAX = 64 };
+enum { SLICES_MAX = IV_GPU_DELTA_PARTS, SHAPES_MAX = 64 };
 
 /* The outputs and inputs of a tensor that are concatenated: this rank's. */
 typedef struct tensor_slice {
@@ -187,16 +187,50 @@ static iv_status add_expert(building *b, const iv_mlp_tensors *t, output_concat 
     return add_plain(b, t->down, 0, n, IV_EXPERT_LEAVES, down, err);
 }
 
-static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error *err) {
+static iv_status add_attention(building *b, const iv_layer_tensors *t, output_concat *concat, iv_error *err) {
     const gpu_learner *l = b->l;
-    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     size_t leaves = l->leaves.qkv, dim = (size_t)l->m->config.head_dim, q_first = l->shard->head_first * dim,
            kv_first = l->shard->kv_head_first * dim;
     const tensor_slice qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},
                                 {t->k, kv_first, l->kv, 0, l->kv / leaves},
-                                {t->v, kv_first, l->kv, 0, l->kv / leaves}};
-    IV_TRY(add_concat(b, qkv, 3, l->h, leaves, &r->qkv, err));
-    IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
+                                {t->v, kv_first, l->kv, 0, l->kv / leaves},
+                                {t->gate, q_first, l->q, 0, l->q / leaves}};
+    return add_concat(b, qkv, t->gate ? 4 : 3, l->h, leaves, concat, err);
+}
+
+/* The projection before a layer with a state. */
+static iv_status add_recurrent(building *b, const iv_layer_tensors *t, output_concat *concat, iv_error *err) {
+    const gpu_learner *l = b->l;
+    const iv_delta_layout *d = &l->m->delta_layout;
+    size_t leaf[IV_GPU_DELTA_PARTS], heads = l->shard->linear_value_first,
+                                     key = l->shard->linear_key_first * d->key_dim;
+    iv_gpu_learner_mixer_leaves(l, leaf);
+    if (!d->value_heads) {
+        size_t first = l->m->tp.mixer_out.of[l->f.rank].first, n = d->channels;
+        const tensor_slice conv[] = {
+            {t->b, first, n, 0, leaf[0]}, {t->z, first, n, 0, leaf[1]}, {t->v, first, n, 0, leaf[2]}};
+        return add_concat(b, conv, 3, l->h, l->leaves.mixer, concat, err);
+    }
+    size_t value = heads * d->value_dim, n = l->delta_values;
+    const tensor_slice delta[] = {{t->q, key, d->keys, 0, leaf[0]},
+                                  {t->k, key, d->keys, 0, leaf[1]},
+                                  {t->v, value, n, 0, leaf[2]},
+                                  {t->z, value, n, 0, leaf[3]},
+                                  {t->b, heads, d->value_heads, 0, leaf[4]},
+                                  {t->a, heads, d->value_heads, 0, leaf[5]}};
+    return add_concat(b, delta, 6, l->h, l->leaves.mixer, concat, err);
+}
+
+static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error *err) {
+    const gpu_learner *l = b->l;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    size_t first, n;
+    if (l->m->layers[layer].config->mixer == IV_MIXER_ATTENTION)
+        IV_TRY(add_attention(b, t, &r->qkv, err));
+    else
+        IV_TRY(add_recurrent(b, t, &r->qkv, err));
+    iv_gpu_learner_mixer_columns(l, layer, &first, &n);
+    IV_TRY(add_plain(b, t->out, first, n, whole_leaves(l->h), &r->out, err));
     if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS)
         return add_mlp(b, &t->experts[0], l->up_first, l->up, l->leaves.up, &r->up[0], &r->down[0], err);
     IV_TRY(add_router(b, t, &r->router, err));

@@ -15,8 +15,13 @@ static iv_status shared_gate_backward(gpu_learner *l, const gpu_mlp_part *p, iv_
                                  .act = p->act,
                                  .act_stride = p->act_stride,
                                  .da = l->dact,
-                                 .dz = l->dz};
-    return iv_gpu_launched(&l->f, iv_gpu_shared_gate_backward(&a, l->f.stream), "gradient of a gate", err);
+                                 .dz = l->f.ranks > 1 ? l->dz_part : l->dz,
+                                 .part = l->f.ranks > 1};
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_shared_gate_backward(&a, l->f.stream), "gradient of a gate", err));
+    if (l->f.ranks == 1) return IV_OK;
+    IV_TRY(iv_gpu_learner_add_gates(l, err));
+    int code = iv_gpu_shared_gate_finish(a.z, a.z_apart, a.rows, l->dz, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of a gate", err);
 }
 
 static iv_status gate_up_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, iv_error *err) {

@@ -19,12 +19,12 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
         l->comm = comm[r];
         memcpy(l->peer, of, sizeof of);
         l->f.flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->f.flags);
-        l->f.given_up = r ? of[0]->f.given_up : memspace->stage(memspace, sizeof *l->f.given_up);
+        l->f.timeouts = r ? of[0]->f.timeouts : memspace->stage(memspace, sizeof *l->f.timeouts);
         l->f.timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u;
         for (size_t i = 0; i < ranks; i++) l->f.peer[i] = &of[i]->f;
-        if (!l->f.flags || !l->f.given_up)
+        if (!l->f.flags || !l->f.timeouts)
             return iv_gpu_no_memory(&l->f, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
-        if (r == 0) memset(l->f.given_up, 0, sizeof *l->f.given_up);
+        if (r == 0) memset(l->f.timeouts, 0, sizeof *l->f.timeouts);
     }
     return IV_OK;
 }
@@ -49,7 +49,7 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
 }
 
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
-    const volatile iv_gpu_given_up *g = l->f.ranks > 1 ? l->f.given_up : NULL;
+    const volatile iv_gpu_timeouts *g = l->f.ranks > 1 ? l->f.timeouts : NULL;
     for (size_t r = 0; g && g->any && r < l->f.ranks; r++)
         if (g->rank[r])
             return iv_fail(err, IV_IO, "tensor-parallel rank %zu: timed out after %d ms waiting for rank %u", r,
@@ -72,6 +72,7 @@ void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *
 /* The same buffer of another rank. */
 static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const float *x) {
     if (x == l->dnormed) return p->dnormed;
+    if (x == l->shared_dx) return p->shared_dx;
     if (x == l->tape.x_end) return p->tape.x_end;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
@@ -242,15 +243,22 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) 
 /* ---- the rest
  * --------------------------------------------------------------------------------------------------------- */
 
-iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err) {
     const float *from[IV_RANKS_MAX];
     if (l->f.ranks == 1) return IV_OK;
     IV_TRY(l->f.transport.barrier(&l->pass, err));
     if (l->f.rank > 0) return IV_OK;
     for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->head_terms;
-    size_t n = l->n.rows * 2 * (size_t)l->m->config.head_dim;
-    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, n, l->head_terms, l->f.stream),
+    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, l->n.rows * n, l->head_terms, l->f.stream),
                            "gradient of head norms", err);
+}
+
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err) {
+    const float *from[IV_RANKS_MAX];
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->dz_part;
+    int code = iv_gpu_sum_rows(from, l->f.ranks, l->n.rows, l->dz, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of a gate", err);
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #ifndef IV_MODEL_CUDA_LEARNER_STATE_H
 #define IV_MODEL_CUDA_LEARNER_STATE_H
 
-#include "kernels/cuda/learn.h"
+#include "kernels/cuda/delta_backward.h"
 #include "model/cuda/pass.h"
 #include "model/gpu_learner.h"
 #include "model/learner_ranks.h"
@@ -52,6 +52,8 @@ typedef struct gpu_learner_inputs {
     int32_t *forward_pick;               /* the row; padding: 0 */
     int32_t *pick_padding;               /* [padding predictions] */
     unsigned char *plan, *window_plan;   /* of attention */
+    iv_gpu_state_span *states;           /* [sequences], where layers have a state; `now`: iv_gpu_delta_kept.borders */
+    int32_t *row_spans;                  /* [rows]; padding: -1 */
 } gpu_learner_inputs;
 
 typedef struct gpu_input_sizes {
@@ -109,6 +111,9 @@ typedef struct gpu_learner {
     size_t shared, shared_first, shared_stride; /* as up, up_first and act_stride, of the shared expert */
     size_t router_outputs;                      /* with the gate of the shared expert */
     size_t sequences_max;
+    size_t outs, qkv_row; /* widest: of what a mixer gives, and of its projection; with the gate of attention */
+    size_t gate;          /* of attention's output: q, or 0 */
+    size_t delta_values;  /* value heads times their elements */
     /* Linear layers. */
     layer_concats *concats;        /* [layers] */
     output_concat *expert_concats; /* memory of all `up` and `down` */
@@ -137,6 +142,13 @@ typedef struct gpu_learner {
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
     float *zeros; /* [most inputs of a concatenation] */
+    struct {
+        float *dkeys, *d_log; /* as iv_gpu_delta_backward_args */
+        unsigned char *dout, *scratch;
+        size_t scratch_bytes;
+    } delta;
+    float *taps; /* [layers][taps_apart]: of convolutions, if ranks divide them; else NULL */
+    size_t taps_apart;
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -153,6 +165,7 @@ typedef struct gpu_learner {
     float *dw, *shared_dw;
     float *router_dl;      /* [rows][experts]: of the router's logits, for its bias; or NULL */
     float *dz, *shared_dx; /* [rows], of the shared expert's gate; [rows][hidden], of its input; or NULL */
+    float *dz_part;        /* as dz, of this rank; unused with one */
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
     gpu_expert_rows *expert_rows;               /* [layers][experts] */
@@ -277,8 +290,10 @@ void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
 /* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
 iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
-/* Rank 0's head_terms become the sums over all ranks. */
-iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err);
+/* Rank 0's head_terms [rows][n] become the sums over all ranks. */
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err);
+/* dz = the sums of the ranks' dz_part, on every rank. */
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err);
 /* Copies of what other ranks hold: the head that this rank computes logits with, and rank 0's routers. */
 iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_place_shared(gpu_learner *l); /* where the copies are now */
@@ -304,6 +319,16 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 
 /* ---- learner_backward.c: enters its ops. */
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
+/* ---- learner_recurrent.c: layers with a state; the output gate of attention. */
+iv_status iv_gpu_learner_recurrent_backward(iv_backend *b, size_t layer, iv_error *err);
+/* The outputs of a layer's mixer that this rank has: [first, first + n) of its columns. */
+void iv_gpu_learner_mixer_columns(const gpu_learner *l, size_t layer, size_t *first, size_t *n);
+/* Outputs of a leaf of each part of the projection before a layer with a state; 0 parts behind the last. */
+void iv_gpu_learner_mixer_leaves(const gpu_learner *l, size_t out[IV_GPU_DELTA_PARTS]);
+/* Sets v->delta; and the copies of a layer's taps that it needs. */
+void iv_gpu_learner_place_delta(gpu_learner *l, size_t layer, layer_vectors *v);
+int iv_gpu_learner_copy_taps(const gpu_learner *l, size_t layer);
+
 /* ---- learner_mlp_backward.c */
 /* An MLP that all tokens pass, or this rank's part of it. */
 typedef struct gpu_mlp_part {
