@@ -358,20 +358,21 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
 template <class S, class U>
 IV_DEVICE void iv_mma_stage_packed(const iv_mma_plan &p, float (&acc)[S::VALUES / 4][4], uint32_t stage,
                                    const iv_mma_lane &l) {
-    constexpr int UNROLLED = U::SHORT ? S::CHUNKS : 1;
+    constexpr int AT_ONCE = U::SHORT ? 2 : 1;
     uint32_t unit = stage + l.w;
-    iv_unit_lane codes[UNROLLED];
-    if constexpr (U::SHORT)
+#pragma unroll 1
+    for (int first = 0; first < S::CHUNKS; first += AT_ONCE) {
+        iv_unit_lane codes[AT_ONCE];
 #pragma unroll
-        for (int c = 0; c < S::CHUNKS; c++)
+        for (int c = 0; c < AT_ONCE; c++)
             iv_load_unit<U>(codes[c], unit + c * p.units.bytes, unit + c * p.units.bytes + l.w_next);
-#pragma unroll UNROLLED
-    for (int c = 0; c < S::CHUNKS; c++, unit += p.units.bytes) {
-        iv_mma_fragments<S> f;
-        if constexpr (!U::SHORT) iv_load_unit<U>(codes[0], unit, unit + l.w_next);
-        iv_mma_load<S>(f, stage, l, c);
-        iv_widen_unit<U>(f.w, codes[U::SHORT ? c : 0], unit, unit + l.w_next, p.units);
-        iv_mma_multiply<S>(acc, f);
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; c++, unit += p.units.bytes) {
+            iv_mma_fragments<S> f;
+            iv_mma_load<S>(f, stage, l, first + c);
+            iv_widen_unit<U>(f.w, codes[c], unit, unit + l.w_next, p.units);
+            iv_mma_multiply<S>(acc, f);
+        }
     }
 }
 
@@ -446,12 +447,14 @@ template <class S> static iv_mma_instance iv_mma_instance_of(void) {
 #define IV_MMA_PACKED_TOKENS(T, leaves, outputs)                        \
     iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 1, 2, true>>(), \
         iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 2, 2, true>>()
+#define IV_MMA_PACKED_LONG(T, leaves, outputs) iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 1, 4, true>>()
 #define IV_MMA_PACKED_INSTANCES(name, T)                                                                    \
     const iv_mma_instance *name(size_t *count) {                                                            \
         static const iv_mma_instance all[] = {IV_MMA_PACKED_TOKENS(T, 8, 1), IV_MMA_PACKED_TOKENS(T, 8, 2), \
                                               IV_MMA_PACKED_TOKENS(T, 4, 1), IV_MMA_PACKED_TOKENS(T, 4, 2), \
                                               IV_MMA_PACKED_TOKENS(T, 2, 2), IV_MMA_PACKED_TOKENS(T, 2, 4), \
-                                              IV_MMA_PACKED_TOKENS(T, 1, 4)};                               \
+                                              IV_MMA_PACKED_TOKENS(T, 1, 4), IV_MMA_PACKED_LONG(T, 8, 1),   \
+                                              IV_MMA_PACKED_LONG(T, 4, 1),   IV_MMA_PACKED_LONG(T, 4, 2)};  \
         *count = sizeof all / sizeof *all;                                                                  \
         return all;                                                                                         \
     }
