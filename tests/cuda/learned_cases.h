@@ -28,7 +28,7 @@ static const learned learneds[] = {
 };
 
 static void learn(iv_run_options *o, const learned *p, iv_run_kind kind, const char *device) {
-    options_of(o, &(problem){p->model, p->arithmetic, p->dtype}, kind, device);
+    options_of(o, &(problem){.model = p->model, .arithmetic = p->arithmetic, .dtype = p->dtype}, kind, device);
     o->trainer.lora_rank = p->rank, o->trainer.lora_alpha = p->alpha, o->trainer.lora_targets = p->targets;
     o->batch_size = 3, o->steps = 3, o->learning_rate = 1e-2;
 }
