@@ -4,6 +4,7 @@
 #define INVAR_TRAIN_H
 
 #include "invar.h"
+#include "invar_model.h"
 
 #ifdef __cplusplus
 extern "C" {

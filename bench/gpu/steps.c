@@ -15,7 +15,9 @@
  *     --numerics LIST  invar, vanilla, bio: an engine for each, in sequence
  *     --lora DIR --loras LIST   decode cases with so many copies of an adapter (make_adapter.py) in turn, 0: the base
  *                      alone; by turns, with fresh requests in each, which have the adapters one after another
- *     --tp N, --device D, --arithmetic A, --weights W, --threads N, --max-num-batched-tokens N, --enforce-eager,
+ *     --arithmetic LIST   auto, fma32, tc16, i8, i8x2 ...: for each of the numerics an engine for each, by turns
+ *     --rounds N       how often, 1 unless given
+ *     --tp N, --device D, --weights W, --threads N, --max-num-batched-tokens N, --enforce-eager,
  * --files, --turns N
  *     --json FILE      appends records for figures.py
  *
@@ -43,7 +45,8 @@ typedef struct bench {
     iv_engine_options options;
     const char *numerics[NUMERICS_MAX];
     one_case cases[CASES_MAX];
-    size_t numerics_count, case_count, turns;
+    const char *arithmetics[NUMERICS_MAX];
+    size_t numerics_count, arithmetic_count, case_count, turns, rounds;
     FILE *records;
     iv_engine *engine;
     iv_engine_info info;
@@ -142,6 +145,7 @@ static void record_head(const bench *b, const char *what) {
     const char *name = strrchr(b->options.model, '/');
     for (name = name ? name + 1 : b->options.model; *name; name++)
         if ((unsigned char)*name >= ' ' && *name != '"' && *name != '\\') fputc(*name, b->records);
+    fprintf(b->records, "\", \"arithmetic\": \"%s", b->info.arithmetic);
     fprintf(b->records, "\", \"device\": \"%s\", \"gpus\": %zu, ", b->info.device, b->info.tensor_parallel_size);
 }
 
@@ -359,9 +363,9 @@ static void size_engine(bench *b) {
     b->options.max_model_len = longest, b->options.max_num_seqs = batch;
 }
 
-static void run_engine(bench *b, const char *numerics) {
+static void run_engine(bench *b, const char *numerics, const char *arithmetic) {
     iv_error err;
-    b->options.numerics = numerics;
+    b->options.numerics = numerics, b->options.arithmetic = arithmetic;
     need(iv_engine_open(&b->options, &b->engine, &err), &err);
     iv_engine_get_info(b->engine, &b->info);
     b->warm = false;
@@ -419,6 +423,13 @@ static void parse_numerics(bench *b, char *list) {
     }
 }
 
+static void parse_arithmetics(bench *b, char *list) {
+    for (char *at = strtok(list, ","); at; at = strtok(NULL, ",")) {
+        if (b->arithmetic_count == NUMERICS_MAX) usage("too many arithmetics at", at);
+        b->arithmetics[b->arithmetic_count++] = at;
+    }
+}
+
 static void parse_loras(bench *b, char *list) {
     for (char *at = strtok(list, ","); at; at = strtok(NULL, ",")) {
         if (b->lora_count == LORAS_MAX) usage("too many numbers of adapters at", at);
@@ -443,7 +454,9 @@ static void parse_flag(bench *b, const char *flag, char *value) {
     else if (strcmp(flag, "--device") == 0)
         o->device = value;
     else if (strcmp(flag, "--arithmetic") == 0)
-        o->arithmetic = value;
+        parse_arithmetics(b, value);
+    else if (strcmp(flag, "--rounds") == 0)
+        b->rounds = count_of(value);
     else if (strcmp(flag, "--weights") == 0)
         o->weights = value;
     else if (strcmp(flag, "--threads") == 0)
@@ -461,7 +474,7 @@ static void parse_flag(bench *b, const char *flag, char *value) {
 }
 
 int main(int argc, char **argv) {
-    static bench b = {.turns = 5};
+    static bench b = {.turns = 5, .rounds = 1};
     iv_engine_options_init(&b.options);
     b.options.load_format = "dummy", b.options.device = "auto", b.options.arithmetic = "auto";
     b.options.prefix_caching = false, b.options.max_num_batched_tokens = 8192;
@@ -479,10 +492,13 @@ int main(int argc, char **argv) {
     }
     if (!b.case_count) usage("wanted", "--cases");
     if (b.options.max_loras && !b.lora) usage("wanted", "--lora");
+    if (!b.arithmetic_count) b.arithmetics[b.arithmetic_count++] = "auto";
     if (!b.numerics_count) b.numerics[b.numerics_count++] = "invar";
     if (strcmp(b.options.device, "cpu") != 0) b.options.kv_fraction = 0.9; /* no other process uses the GPU */
     size_engine(&b);
-    for (size_t i = 0; i < b.numerics_count; i++) run_engine(&b, b.numerics[i]);
+    for (size_t round = 0; round < b.rounds; round++)
+        for (size_t i = 0; i < b.numerics_count; i++)
+            for (size_t k = 0; k < b.arithmetic_count; k++) run_engine(&b, b.numerics[i], b.arithmetics[k]);
     if (b.records && fclose(b.records) != 0) usage("cannot write", "the records");
     return 0;
 }

@@ -60,10 +60,8 @@ static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_op
 }
 
 /* What int8 products are not there for. */
-static iv_status check_int8(const iv_engine_options *o, const iv_engine *e, bool cuda, iv_error *err) {
+static iv_status check_int8(const iv_engine_options *o, const iv_engine *e, iv_error *err) {
     const char *name = e->terms == 1 ? "i8" : "i8x2";
-    if (cuda)
-        return iv_fail(err, IV_UNSUPPORTED, "arithmetic %s: runs on CPUs: wanted device auto or cpu, found cuda", name);
     if (e->numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED,
                        "arithmetic %s: OpenBLAS has no int8 products: wanted numerics invar, bio or vanilla, found "
@@ -86,12 +84,12 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
     iv_engine_arithmetic a = {.floats = e->arithmetic};
     IV_TRY(iv_engine_arithmetic_parse(o->arithmetic, &a, err));
     e->arithmetic = a.floats, e->terms = m->terms = a.terms;
-    if (e->terms) IV_TRY(check_int8(o, e, cuda, err));
+    if (e->terms) IV_TRY(check_int8(o, e, err));
     IV_TRY(check_transport(o, err));
     iv_dtype type = IV_BF16; /* unused on a CPU */
     if (automatic || cuda) IV_TRY(iv_model_dtype(o->model, m, &type, err));
     bool floats = type == IV_F32;
-    if (automatic && !floats && !e->terms) cuda = prefers_gpu(o, e, a.given);
+    if (automatic && !floats) cuda = prefers_gpu(o, e, a.given);
     if (!a.given) e->arithmetic = iv_arithmetic_auto(cuda, type);
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
@@ -104,6 +102,7 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
 static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_options *o) {
     return (iv_gpu_model_options){.arithmetic = e->arithmetic,
                                   .numerics = e->numerics,
+                                  .terms = e->terms,
                                   .tokens_max = e->max_num_batched_tokens,
                                   .spans_max = e->max_num_seqs,
                                   .logits_max = e->logits_max,

@@ -2,7 +2,8 @@
  * int32 sums are exact, so tiles, threads and ranks may cut them anywhere.
  *
  * A panel of 32 outputs is [32] scales (float32), [32] sums of the output's codes (int32), and the codes [k/4][32][4],
- * zero from k to k_padded. A matrix of k = 0 has scales alone. */
+ * zero from k to k_padded. A matrix of k = 0 has scales alone. In a memory space rows stay: codes [n][k_padded], then
+ * scales [n], both in the order of iv_matrix_row_index. */
 #ifndef IV_KERNELS_INT8_H
 #define IV_KERNELS_INT8_H
 
@@ -42,6 +43,15 @@ void iv_int8_put_codes(iv_matrix *m, const uint8_t *codes, const float *scales, 
 
 /* Row n as floats: code * scale; k elements. */
 void iv_int8_row(const iv_matrix *m, size_t n, float *out);
+
+/* The same three for a matrix of rows, whose data is in `memspace`. iv_int8_get: rows of m->type, `stride` elements
+ * apart. */
+iv_status iv_int8_put_in(iv_matrix *m, iv_memspace *memspace, iv_dtype type, const void *rows, size_t columns,
+                         size_t column, size_t first, size_t count, iv_error *err);
+iv_status iv_int8_put_codes_in(iv_matrix *m, iv_memspace *memspace, const uint8_t *codes, const float *scales,
+                               size_t columns, size_t column, size_t first, size_t count, iv_error *err);
+iv_status iv_int8_get(const iv_matrix *m, iv_memspace *memspace, void *rows, size_t stride, size_t first, size_t count,
+                      iv_error *err);
 
 /* ---- kernels ------------------------------------------------------------------------------------------------- */
 

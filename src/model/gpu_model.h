@@ -18,6 +18,7 @@ typedef struct iv_gpu_model iv_gpu_model;
 typedef struct iv_gpu_model_options {
     iv_arithmetic arithmetic;
     iv_numerics numerics;
+    int terms;                    /* of int8 products, as the model has them (model.h) */
     size_t tokens_max, spans_max; /* of one step */
     size_t logits_max;            /* rows of a slice of logits */
     size_t positions_max;         /* longest sequence */

@@ -110,6 +110,8 @@ static iv_status unpack(const iv_tensor_slice *s, size_t begin, size_t end, void
     size_t at = s->first + (begin - s->begin), count = end - begin;
     if (s->vector)
         memcpy(rows, s->vector + at, count * sizeof *s->vector);
+    else if (s->owner->memspace && s->matrix->terms)
+        return iv_int8_get(s->matrix, s->owner->memspace, rows, stride, at, count, err);
     else if (s->owner->memspace)
         return iv_weight_is_plain(s->matrix->format)
                    ? iv_matrix_get(s->matrix, s->owner->memspace, rows, stride, at, count, err)
@@ -172,6 +174,9 @@ static iv_status write_slice(const iv_tensor *t, const iv_tensor_slice *s, size_
         for (size_t i = at; s->plus_one && i < at + (end - begin); i++) s->plus_one[i] = 1.0f + s->vector[i];
     } else if (s->matrix->terms && !t->packed) {
         const char *rows_of = (const char *)data + (begin - first) * t->columns * iv_dtype_bytes(from);
+        if (s->owner->memspace)
+            return iv_int8_put_in(s->matrix, s->owner->memspace, from, rows_of, t->columns, s->column, at, end - begin,
+                                  err);
         iv_int8_put(s->matrix, from, rows_of, t->columns, s->column, at, end - begin);
     } else if (!iv_weight_is_plain(s->matrix->format))
         return IV_OK;
@@ -195,6 +200,12 @@ iv_status iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, c
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         size_t begin = iv_size_max(first, s->begin), end = iv_size_min(first + rows, s->end), skip = begin - first;
         if (begin >= end || !s->matrix || iv_weight_is_plain(s->matrix->format)) continue;
+        if (s->matrix->terms && s->owner->memspace) {
+            IV_TRY(iv_int8_put_codes_in(s->matrix, s->owner->memspace, in->codes + skip * t->columns,
+                                        in->scales + skip * groups, t->columns, s->column,
+                                        s->first + (begin - s->begin), end - begin, err));
+            continue;
+        }
         if (s->matrix->terms) {
             iv_int8_put_codes(s->matrix, in->codes + skip * t->columns, in->scales + skip * groups, t->columns,
                               s->column, s->first + (begin - s->begin), end - begin);

@@ -1,9 +1,10 @@
-/* widest_codes.c: the largest matrix of codes, which decides how much memory one takes as plain rows. */
+/* widest_codes.c: the largest matrix of codes, which decides how much memory one takes as plain rows.
+ * int8 products read theirs as they are. */
 #include "base/size.h"
 #include "model/model.h"
 
 static size_t plain_bytes(const iv_matrix *w) {
-    return iv_weight_is_plain(w->format) ? 0 : w->n * w->k_padded * iv_dtype_bytes(w->type);
+    return iv_weight_is_plain(w->format) || w->terms ? 0 : w->n * w->k_padded * iv_dtype_bytes(w->type);
 }
 
 static size_t widest_of(const iv_matrix *matrix, const iv_matrix *nodes) {

@@ -43,6 +43,11 @@ static const model_case cases[] = {
     {"qwen3+lora", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
     {"qwen3_moe+lora", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
     {"latent", "tests/data/shapes/latent", true, true, {1, 7, 64, 90, 270}},
+    {"qwen3+i8", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen3_moe+i8x2", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
+    {"odd+i8x2", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
+    {"tiny-math+i8", "models/tiny-math", false, false, {3, 17, 40, 90}},
+    {"w8a8+i8", "tests/data/packed_models/llama_w8a8_int8_a", false, false, {1, 5, 20, 66, 130}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -114,15 +119,24 @@ static const char *const *adapters_of(const model_case *m) {
     return NULL;
 }
 
-/* How weights of quantized models are held. */
-static const char *held_weights = "auto";
+/* How weights of quantized models are held; an arithmetic other than the case's, and a data type; NULL: those. */
+static const char *held_weights = "auto", *other_arithmetic, *other_dtype;
+
+/* tc16, with int8 where the name says so. */
+static const char *arithmetic_of(const model_case *m) {
+    if (other_arithmetic) return other_arithmetic;
+    return strstr(m->name, "+i8x2") ? "i8x2+tc16" : strstr(m->name, "+i8") ? "i8+tc16" : "tc16";
+}
+
+static bool is_int8(const model_case *m) { return strncmp(arithmetic_of(m), "i8", 2) == 0; }
 
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
     iv_engine_options o;
     iv_engine_options_init(&o);
     snprintf(dir, bytes, "%s", *m->dir == '/' ? m->dir : source_path(m->dir));
     o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
-    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16", o.weights = held_weights;
+    o.device = w->device, o.enforce_eager = w->eager, o.weights = held_weights;
+    o.arithmetic = arithmetic_of(m), o.dtype = other_dtype ? other_dtype : o.dtype;
     o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
     o.max_loras = adapters_of(m) ? 2 : 0;
     o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
@@ -202,9 +216,9 @@ static bool has_microsteps(const model_case *m, const way *w) {
     return w->microstep_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->microstep_rows >= MICROSTEPS;
 }
 
-/* Steps with rows of adapters are not cut. */
+/* Steps with rows of adapters are not cut, nor those in int8, whose ranks have an all-reduce of their own. */
 static void check_microsteps(const model_case *m, const way *w) {
-    if (adapters_of(m)) return;
+    if (adapters_of(m) || is_int8(m)) return;
     size_t microsteps = atomic_load(&allreduces_of_microsteps), whole = atomic_load(&allreduces_of_long_steps);
     if ((microsteps > 0) != has_microsteps(m, w) || microsteps % (MICROSTEPS * w->ranks) != 0 ||
         (whole > 0 && !m->experts))

@@ -4,6 +4,7 @@
  * slow. */
 #define ANSWER_TOKENS 2
 #define TEST_WITH_CUDA
+#include "invar_model.h"
 #include "kernels/cuda/ops.h"
 
 /* Replaced in device_cases.h; the build links with --wrap. */

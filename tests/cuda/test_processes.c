@@ -27,11 +27,14 @@ static void same_digests(void **state) {
     static const struct {
         const char *name;
         int ids;
-    } models[] = {{"tests/data/hf/qwen3", 70},
-                  {"tests/data/hf/llama31", 10},
-                  {"tests/data/shapes/window --load-format dummy", 5},
-                  {"tests/data/hf/qwen3 --lora tests/data/adapters/qwen3", 20},
-                  {"tests/data/hf/qwen3_moe", 70}}; /* 17 rows per expert: packed */
+        const char *arithmetic;
+    } models[] = {{"tests/data/hf/qwen3", 70, "tc16"},
+                  {"tests/data/hf/llama31", 10, "tc16"},
+                  {"tests/data/shapes/window --load-format dummy", 5, "tc16"},
+                  {"tests/data/hf/qwen3 --lora tests/data/adapters/qwen3", 20, "tc16"},
+                  {"tests/data/hf/qwen3", 70, "i8+tc16"},
+                  {"tests/data/hf/qwen3_moe", 30, "i8x2+tc16"},
+                  {"tests/data/hf/qwen3_moe", 70, "tc16"}}; /* 17 rows per expert: packed */
     enum { MODELS = sizeof models / sizeof *models };
     char ids[1000], line[3000], want[100], got[100];
     for (size_t m = 0; m < MODELS; m++) {
@@ -39,8 +42,8 @@ static void same_digests(void **state) {
         strcpy(ids, "3");
         for (int i = 1; i < models[m].ids; i++) sprintf(ids + strlen(ids), ",%d", (i * 37 + 11) % 97);
         snprintf(request, sizeof request,
-                 INVAR "generate %s --ids %s --max-tokens 3 --ignore-eos --seed 3 --json --arithmetic tc16",
-                 models[m].name, ids);
+                 INVAR "generate %s --ids %s --max-tokens 3 --ignore-eos --seed 3 --json --arithmetic %s",
+                 models[m].name, ids, models[m].arithmetic);
         snprintf(line, sizeof line, "%s --device cpu", request);
         digest_of(line, want);
         for (int ranks = 2; ranks <= 4; ranks += m > 0 ? 2 : 1)
@@ -51,7 +54,8 @@ static void same_digests(void **state) {
                          nccl ? OVER("nccl") : OVER("host"), nccl ? " --enforce-eager" : "");
                 digest_of(line, got);
                 if (strcmp(got, want) != 0) fail_msg("%s: wanted %s, got %s", line, want, got);
-                printf("%s: %d processes, %s: equal\n", models[m].name, ranks, nccl ? "nccl" : "host");
+                printf("%s, %s: %d processes, %s: equal\n", models[m].name, models[m].arithmetic, ranks,
+                       nccl ? "nccl" : "host");
             }
     }
     snprintf(line, sizeof line,
@@ -330,7 +334,7 @@ static uint16_t small(size_t rank, size_t i) { /* bfloat16 of an integer below 3
 /* The error, or NULL. */
 static const char *try_rank(size_t rank) {
     size_t to_all = 0, to_first = 0;
-    iv_nccl_piece pieces[RANKS], more[RANKS];
+    iv_nccl_chunk chunks[RANKS], more[RANKS];
     iv_nccl *n;
     iv_error err;
     int ordinal = 0;
@@ -341,8 +345,8 @@ static const char *try_rank(size_t rank) {
     }
     for (size_t r = 0; r < RANKS; r++) {
         size_t bytes = r == 1 ? 0 : sizeof moved[rank][r] - r; /* of different sizes; one is empty */
-        pieces[r] = (iv_nccl_piece){moved[rank][r], bytes, r};
-        more[r] = (iv_nccl_piece){moved[rank][RANKS + r], bytes, r};
+        chunks[r] = (iv_nccl_chunk){moved[rank][r], bytes, r};
+        more[r] = (iv_nccl_chunk){moved[rank][RANKS + r], bytes, r};
     }
     iv_nccl_block to[RANKS], from[RANKS];
     static uint32_t received[RANKS][RANKS][VALUES];
@@ -357,7 +361,7 @@ static const char *try_rank(size_t rank) {
             if (received[rank][r][i] != (i < count ? (uint32_t)(r * 1000000 + i) : 0)) return "other blocks";
     }
     int code = iv_nccl_sum(n, IV_BF16, sums[rank], VALUES, NULL);
-    code |= iv_nccl_move(n, pieces, RANKS, false, NULL);
+    code |= iv_nccl_move(n, chunks, RANKS, false, NULL);
     code |= iv_nccl_move(n, more, RANKS, true, NULL);
     if (iv_nccl_sum(n, IV_F32, sums[rank], VALUES, NULL) == 0) return "a sum of float32 was not refused";
     pthread_barrier_wait(&together);

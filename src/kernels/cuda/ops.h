@@ -39,6 +39,7 @@ typedef struct iv_gpu_matrix {
     iv_dtype type; /* of the values that products see */
     size_t n, k_padded;
     int leaves; /* of the tree over k_padded; 1, 2, 4 or 8 */
+    int terms;  /* not 0: int8 codes, whose layers are those of int8.h alone */
     const void *data;
     size_t expert_bytes;
     iv_unit_form units; /* if not plain */
@@ -342,16 +343,16 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t
 /* ---- ranks (tree_allreduce.cu) ----------------------------------------------------------------------------------- */
 
 /* Timeouts, in host memory that all GPUs can access; zeroed once. */
-typedef struct iv_gpu_given_up {
+typedef struct iv_gpu_timeouts {
     uint32_t any;                /* not 0: a rank timed out, and all others stop waiting */
     uint64_t rank[IV_RANKS_MAX]; /* 0, or what that rank waited for, decoded by iv_gpu_awaited_of */
-} iv_gpu_given_up;
+} iv_gpu_timeouts;
 
 /* Shared by the GPUs of one process: flags in the memory of each, accessed by the others over NVLink or PCIe. */
 typedef struct iv_gpu_peers {
     int ranks, rank;
     uint32_t *flags[IV_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
-    iv_gpu_given_up *given_up;
+    iv_gpu_timeouts *timeouts;
     uint64_t timeout_ns; /* of a thread's running time: the time between two readings of the clock counts for at most
                             1/16 of it */
 } iv_gpu_peers;

@@ -7,6 +7,15 @@
 /* Average rows of an expert from which its rows are packed before they are multiplied. */
 enum { PACKED_ROWS = 16 };
 
+/* Activations that become int8 codes have zeros behind them: layers of other sizes use their buffer, too. Products of
+ * floats do not need that, as their weights end in zeros. */
+static iv_status clear_behind(const gpu_pass *p, void *act, size_t rows, size_t n, size_t stride, iv_error *err) {
+    size_t width = iv_dtype_bytes(p->m->gemm_type);
+    if (!p->m->terms || stride == n) return IV_OK;
+    int code = cudaMemset2DAsync((char *)act + n * width, stride * width, 0, (stride - n) * width, rows, p->f->stream);
+    return iv_gpu_launched(p->f, code, "clearing", err);
+}
+
 /* SwiGLU is the epilogue if the matrix interleaves gate and up, and writes what a tape keeps; otherwise, and for other
  * activations, a launch of its own. */
 iv_status iv_gpu_gate_up(const gpu_pass *p, size_t site, const iv_activation *activation, iv_gpu_linear_args *a,
@@ -21,8 +30,10 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, size_t site, const iv_activation *ac
     fused.epilogue = IV_GPU_SWIGLU, fused.out = act, fused.out_stride = stride;
     if (kept) fused.fused = (iv_gpu_fused){.gate = kept->gate, .up = kept->up};
     /* A tape's act has zeros as padding, which this epilogue does not write. */
-    if (w->paired && !scales.logits && !bias && (!kept || (stride == n && iv_gpu_fuses(f, &fused))))
-        return iv_gpu_launched(f, f->linear(f, &fused), "gate and up", err);
+    if (w->paired && !scales.logits && !bias && (!kept || (stride == n && iv_gpu_fuses(f, &fused)))) {
+        IV_TRY(iv_gpu_launched(f, f->linear(f, &fused), "gate and up", err));
+        return clear_behind(p, act, rows_out, n, stride, err);
+    }
     a->out = f->wide, a->out_stride = w->n;
     IV_TRY(iv_gpu_launched(f, f->linear(f, a), "gate and up", err));
     if (bias) IV_TRY(iv_gpu_launched(f, iv_gpu_expert_bias(bias, f->stream), "biases of experts", err));
@@ -44,7 +55,8 @@ static iv_status pack_rows(const gpu_pass *p, iv_gpu_groups *groups, iv_gpu_line
         a->x = f->scaled, groups->packed = true;
         return iv_gpu_launched(f, code, "experts' inputs", err);
     }
-    if (a->arithmetic != IV_TC16 || entries < PACKED_ROWS * groups->experts || bytes > p->hidden * sizeof(float))
+    if (a->arithmetic != IV_TC16 || a->w.terms || entries < PACKED_ROWS * groups->experts ||
+        bytes > p->hidden * sizeof(float))
         return IV_OK;
     int code = iv_gpu_pack_rows(groups, p->rows, f->normed, bytes, f->terms, f->stream);
     IV_TRY(iv_gpu_launched(f, code, "experts' rows", err));

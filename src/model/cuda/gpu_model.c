@@ -2,6 +2,7 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "kernels/cuda/latent.h"
+#include "model/cuda/int8.h"
 #include "model/cuda/processes.h"
 #include "model/kv_layouts.h"
 #include "model/state_layouts.h"
@@ -74,11 +75,11 @@ static size_t adapter_bytes(const iv_model_config *c, iv_dtype type, const iv_gp
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .gemm_type = type};
+    iv_model m = {.config = *c, .gemm_type = type, .terms = o->terms};
     iv_tp_plan cut;
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
-        iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
+        iv_tp_plan_make(c, ranks, o->terms > 0, &cut, &unused) != IV_OK)
         return 0; /* opening will report the error */
     if (iv_kv_layouts_make(&m, &unused) != IV_OK || iv_state_layouts_make(&m, &unused) != IV_OK) return 0;
     m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.mixer_out = cut.mixer_out, m.tp.down = cut.down;
@@ -262,11 +263,14 @@ static void choose_ops(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     const iv_gpu_model_options *o = &g->o;
     r->f.arithmetic = o->arithmetic, r->f.sms = g->sms, r->f.pages = o->pages, r->f.now = &r->values;
-    r->f.ranks = g->ranks, r->f.given_up = g->given_up, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
+    r->f.ranks = g->ranks, r->f.timeouts = g->timeouts, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
     for (size_t i = 0; i < g->ranks; i++) r->f.peer[i] = &g->rank[i].f;
     r->f.linear = o->numerics == IV_INVAR ? iv_gpu_law_linear : iv_gpu_baseline_linear;
+    r->int8.terms = r->m->terms, r->int8.one_scale = o->numerics == IV_VANILLA;
+    if (r->m->terms) r->f.int8 = &r->int8, r->f.linear_of_floats = r->f.linear, r->f.linear = iv_gpu_int8_layer;
     r->f.transport = o->processes > 1 ? iv_gpu_process_transport : g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
     if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_sum_by_nccl;
+    if (r->m->terms && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_int8_row_parallel;
     r->f.transport.pace = iv_gpu_pace;
 }
 
@@ -360,10 +364,10 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     if (!code && m->config.experts && m->rank == 0)
         code = cudaHostAlloc((void **)&g->routes, routes * sizeof *g->routes, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->timeouts, sizeof *g->timeouts, flags);
     IV_TRY(iv_gpu_check(g->rank[0].f.gpu, code, "memory of the host", err));
     memset(g->inputs, 0, g->inputs_capacity);
-    memset(g->given_up, 0, sizeof *g->given_up);
+    memset(g->timeouts, 0, sizeof *g->timeouts);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
     g->slot_ends = calloc(g->o.adapters + 2, sizeof *g->slot_ends);
     return g->spans && g->slot_ends ? IV_OK
@@ -437,7 +441,7 @@ static void close_rank(gpu_rank *r) {
     iv_gpu_close_adapters(r);
     memspace->free(memspace, r->f.kv), memspace->free(memspace, r->f.states), memspace->free(memspace, r->work),
         memspace->free(memspace, r->vectors);
-    if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
+    if (atomic_load(&r->g->abort.set)) /* failed ranks have aborted theirs */
         iv_nccl_abort(r->nccl);
     else
         iv_nccl_close(r->nccl);
@@ -463,7 +467,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
     cudaFreeHost(g->top_logprobs), cudaFreeHost(g->routes);
-    cudaFreeHost(g->given_up);
+    cudaFreeHost(g->timeouts);
     cudaGetLastError();
     free(g->spans), free(g->slot_ends);
     pthread_cond_destroy(&g->wake);

@@ -1,5 +1,6 @@
 /* layout.c: the buffers of a step in a GPU's memory. */
 #include "base/carve.h"
+#include "model/cuda/int8.h"
 #include "model/cuda/state.h"
 
 enum { GATHERED_BYTES = 64 << 20 };
@@ -79,6 +80,15 @@ static void carve_latent(gpu_rank *r, iv_carving *v, size_t t) {
     r->f.latent.rows = iv_carve(v, t * heads * (size_t)c->kv_rank, width);
 }
 
+static void carve_int8(gpu_rank *r, iv_carving *v, size_t t) {
+    const iv_model *m = r->m;
+    gpu_int8_sizes sizes = iv_gpu_int8_sizes(m, t);
+    r->int8.codes = iv_carve(v, sizes.codes, 1);
+    r->int8.scales = iv_carve(v, sizes.rows, sizeof(float));
+    r->int8.largest = iv_carve(v, sizes.rows, sizeof(uint32_t));
+    if (m->tp.ranks > 1) r->int8.sums = iv_carve(v, t * (size_t)m->terms * (size_t)m->config.hidden_size, 4);
+}
+
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_gpu_model *g = r->g;
     const iv_model *m = r->m;
@@ -127,6 +137,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (m->tp.ranks > 1)
         r->f.nodes = iv_carve(&v, 2 * r->f.nodes_max * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
+    if (m->terms) carve_int8(r, &v, t);
     carve_adapters(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));

@@ -183,7 +183,7 @@ static void close_learner(iv_learner *base) {
     if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
-    if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
+    if (l->f.rank == 0) memspace->unstage(memspace, l->f.timeouts);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
     free(l->vector_at), free(l->norm_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats),

@@ -19,12 +19,12 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
         l->comm = comm[r];
         memcpy(l->peer, of, sizeof of);
         l->f.flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->f.flags);
-        l->f.given_up = r ? of[0]->f.given_up : memspace->stage(memspace, sizeof *l->f.given_up);
+        l->f.timeouts = r ? of[0]->f.timeouts : memspace->stage(memspace, sizeof *l->f.timeouts);
         l->f.timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u;
         for (size_t i = 0; i < ranks; i++) l->f.peer[i] = &of[i]->f;
-        if (!l->f.flags || !l->f.given_up)
+        if (!l->f.flags || !l->f.timeouts)
             return iv_gpu_no_memory(&l->f, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
-        if (r == 0) memset(l->f.given_up, 0, sizeof *l->f.given_up);
+        if (r == 0) memset(l->f.timeouts, 0, sizeof *l->f.timeouts);
     }
     return IV_OK;
 }
@@ -49,7 +49,7 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
 }
 
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
-    const volatile iv_gpu_given_up *g = l->f.ranks > 1 ? l->f.given_up : NULL;
+    const volatile iv_gpu_timeouts *g = l->f.ranks > 1 ? l->f.timeouts : NULL;
     for (size_t r = 0; g && g->any && r < l->f.ranks; r++)
         if (g->rank[r])
             return iv_fail(err, IV_IO, "tensor-parallel rank %zu: timed out after %d ms waiting for rank %u", r,

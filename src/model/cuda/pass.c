@@ -1,6 +1,7 @@
 /* pass.c: arguments of the launches of a pass, and its row ops. */
 #include "model/cuda/pass.h"
 #include "base/size.h"
+#include "kernels/cuda/int8.h"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/learn.h"
 
@@ -144,9 +145,38 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 
 /* ---- row ops ------------------------------------------------------------------------------------------------- */
 
+/* Does a layer in int8 read this norm's rows? The final norm's are the head's. */
+static bool norms_to_codes(const gpu_pass *p, const float *weight) {
+    enum { HIDDEN_MAX = 32768 };
+    const gpu_forward *f = p->f;
+    return f->int8 && !f->int8->one_scale && weight != f->last_norm && !f->centered && p->microsteps == 1 &&
+           p->hidden <= HIDDEN_MAX;
+}
+
+/* The norm and its codes; the rows themselves where more than int8 layers read them. */
+static iv_status norm_to_codes(const gpu_pass *p, const float *weight, iv_error *err) {
+    gpu_forward *f = p->f;
+    const iv_model_config *c = &p->m->config;
+    void *rows = iv_gpu_rows_at(p, f->normed, p->stride);
+    bool alone = c->experts == 0 && !c->kv_rank && !p->m->delta_layout.channels;
+    const iv_gpu_int8_rows a = {.type = p->m->gemm_type,
+                                .k = p->hidden,
+                                .rows = p->rows,
+                                .terms = f->int8->terms,
+                                .codes = f->int8->codes,
+                                .code_stride = iv_padded_k(p->hidden),
+                                .scales = f->int8->scales};
+    f->int8->held = rows;
+    int code = iv_gpu_int8_rmsnorm(f->x + p->first * p->hidden, weight, (float)c->rms_norm_eps, alone ? NULL : rows,
+                                   p->stride, &a, f->stream);
+    return iv_gpu_launched(f, code, "norm", err);
+}
+
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err) {
     gpu_forward *f = p->f;
     if (!weight) return IV_OK;
+    if (f->int8) f->int8->held = NULL;
+    if (weight != iv_gpu_rounding && norms_to_codes(p, weight)) return norm_to_codes(p, weight, err);
     if (weight == iv_gpu_rounding)
         return iv_gpu_launched(f,
                                iv_gpu_round_rows(f->x + p->first * p->hidden, p->hidden, 0, p->hidden, p->rows,

@@ -56,6 +56,17 @@ typedef struct gpu_values {
     unsigned char *shared_gate, *shared_up, *shared_act; /* the same of the shared expert */
 } gpu_values;
 
+/* Of linear layers in int8 (int8.c). */
+typedef struct gpu_int8 {
+    int terms;
+    bool one_scale;    /* a baseline's: all rows of a layer have the largest one's scale */
+    int8_t *codes;     /* of a layer's rows */
+    float *scales;     /* of these rows */
+    uint32_t *largest; /* their magnitudes, of this rank's part */
+    int32_t *sums;     /* [rows_max][terms][hidden], of this rank's part of K; NULL with one rank */
+    const void *held;  /* the normed rows whose codes are in `codes` already; NULL: none are */
+} gpu_int8;
+
 /* What the backward pass needs from the forward pass. The residual stream moves from slot to slot, so that each keeps
  * the layer's input. */
 typedef struct gpu_tape {
@@ -86,6 +97,9 @@ typedef struct gpu_row_parallel {
 /* Where node i of a rank is, rows of n floats of all of the pass' rows. */
 typedef float *(*gpu_node_at)(const gpu_forward *f, bool second, size_t i, size_t n);
 
+/* A buffer that ranks share out. */
+typedef void *(*gpu_shared_at)(const gpu_forward *f);
+
 /* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
  * and of the GPUs of one process; processes.c those of several processes, by NCCL or through the host; learner_ranks.c
  * those of a learner. Under vanilla-blas NCCL's sum replaces row_parallel (baseline.c). */
@@ -100,6 +114,12 @@ typedef struct gpu_transport {
     iv_status (*combine)(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err);
     /* Puts the ranks' columns of n rows of logits on rank 0. */
     iv_status (*logits)(const gpu_pass *p, size_t n, iv_error *err);
+    /* part[r] = what rank r has `from` bytes behind at(its gpu_forward), readable on this GPU; NULL where has[r] is
+     * false. `bytes` of it, the same on all ranks: those of at most shared_rows rows. */
+    iv_status (*share)(const gpu_pass *p, gpu_shared_at at, size_t from, size_t bytes, const bool *has,
+                       const void **part, iv_error *err);
+    /* Rows of row_bytes that one call of share takes; NULL: any number. */
+    size_t (*shared_rows)(size_t row_bytes);
     /* All ranks have finished what they enqueued before. */
     iv_status (*barrier)(const gpu_pass *p, iv_error *err);
     /* After piece `piece` (a layer, then slices of logits) was launched; NULL: nothing waits. */
@@ -112,14 +132,15 @@ struct gpu_forward {
     cudaStream_t stream;
     iv_arithmetic arithmetic;
     int sms;
-    int code;                                                         /* of the launch that failed */
-    int (*linear)(const gpu_forward *f, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
+    int code;                                                                   /* of the launch that failed */
+    int (*linear)(const gpu_forward *f, const iv_gpu_linear_args *a);           /* the law's, or a baseline's */
+    int (*linear_of_floats)(const gpu_forward *f, const iv_gpu_linear_args *a); /* where `linear` is that of int8.c */
     gpu_transport transport;
     /* The ranks of this process, which reach each other's memory. */
     size_t ranks, rank;
     gpu_forward *peer[IV_RANKS_MAX]; /* peer[rank] is this one */
     uint32_t *flags;
-    iv_gpu_given_up *given_up; /* of all ranks, on the host */
+    iv_gpu_timeouts *timeouts; /* of all ranks, on the host */
     uint64_t timeout_ns;       /* of a wait for another rank */
     /* What is read besides the model's matrices. */
     layer_vectors *layers;  /* host array of device pointers */
@@ -156,6 +177,7 @@ struct gpu_forward {
     float *nodes;          /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
     size_t nodes_max;      /* of a layer on this rank, 1 at least */
     int32_t *expert_offsets, *expert_slots;
+    gpu_int8 *int8; /* NULL: there are no layers in int8 */
     unsigned char *attention_scratch;
     uint64_t *bad;
     gpu_values *now;  /* of the layer at work */
@@ -256,7 +278,8 @@ size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const 
 static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
     iv_gpu_matrix m = {
         .format = w->format, .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data};
-    if (!iv_weight_is_plain(w->format)) m.units = iv_packed_units_form(w);
+    m.terms = w->terms;
+    if (!iv_weight_is_plain(w->format) && !w->terms) m.units = iv_packed_units_form(w);
     return m;
 }
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);

@@ -14,7 +14,7 @@ enum { BESIDE_BLOCKS = 64 }; /* of an all-reduce next to layers: they fit there,
 
 iv_gpu_peers iv_gpu_peers_of(const gpu_forward *f) {
     iv_gpu_peers peers = {
-        .ranks = (int)f->ranks, .rank = (int)f->rank, .given_up = f->given_up, .timeout_ns = f->timeout_ns};
+        .ranks = (int)f->ranks, .rank = (int)f->rank, .timeouts = f->timeouts, .timeout_ns = f->timeout_ns};
     for (size_t i = 0; i < f->ranks; i++) peers.flags[i] = f->peer[i]->flags;
     return peers;
 }
@@ -126,8 +126,16 @@ static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, float *x, 
     return combine_terms(p, ids, x, err);
 }
 
+static iv_status share(const gpu_pass *p, gpu_shared_at at, size_t from, size_t bytes, const bool *has,
+                       const void **part, iv_error *err) {
+    (void)bytes;
+    for (size_t r = 0; r < p->f->ranks; r++) part[r] = has[r] ? (char *)at(p->f->peer[r]) + from : NULL;
+    return barrier(p, err);
+}
+
 const gpu_transport iv_gpu_peer_transport = {.row_parallel = row_parallel,
                                              .reduce = reduce,
+                                             .share = share,
                                              .combine = combine_peers,
                                              .logits = logits_in_place,
                                              .barrier = barrier};
@@ -138,7 +146,7 @@ const gpu_transport iv_gpu_peer_transport = {.row_parallel = row_parallel,
 size_t iv_gpu_microsteps(const gpu_pass *p) {
     const iv_gpu_model *g = iv_gpu_rank_of(p)->g;
     size_t n = p->rows / iv_gpu_microstep_rows(g->ranks);
-    bool cut = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block && !g->step.adapted &&
+    bool cut = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block && !g->step.adapted && !p->m->terms &&
                g->o.numerics == IV_INVAR; /* baselines cut by rows */
     return !cut || g->step.graph || n < MICROSTEPS ? 1 : MICROSTEPS;
 }

@@ -110,14 +110,17 @@ void copies_wait(int pending); // -1: also uncommitted ones
 
 // ---- tensor cores ----
 
-enum matrix_type { BF16, F16 };
+enum matrix_type { BF16, F16, S8 };
 void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned);
 uint32_t transpose_matrix(uint32_t pair);
 void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]);
 
+// rows of A: 16 with 32 k, or 8 with 16
+void multiply_int8(int rows, int32_t *d, const uint32_t *a, const uint32_t *b, const int32_t *c);
+
 struct wgmma_step { // of a lane
     matrix_type type;
-    float *d;
+    float *d; // of S8: int32_t
     int count;
     bool a_is_shared, add, a_turned, b_turned;
     uint64_t a, b;

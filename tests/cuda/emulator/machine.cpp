@@ -472,7 +472,7 @@ static std::unordered_map<void *, room> rooms; // under memory_lock
 static CUresult encode(CUtensorMap *m, CUtensorMapDataType type, cuuint32_t sides, void *base, const cuuint64_t *size,
                        const cuuint64_t *stride, const cuuint32_t *box, const cuuint32_t *step, CUtensorMapInterleave,
                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-    uint32_t width = type == CU_TENSOR_MAP_DATA_TYPE_UINT32 ? 4 : 2;
+    uint32_t width = type == CU_TENSOR_MAP_DATA_TYPE_UINT32 ? 4 : type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
     bool narrow = box[0] * width <= 128 || swizzle == CU_TENSOR_MAP_SWIZZLE_NONE;
     if (sides < 1 || sides > 4 || (uintptr_t)base % 16 || !narrow || box[0] * width % 16)
         return CUDA_ERROR_INVALID_VALUE;

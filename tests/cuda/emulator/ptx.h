@@ -248,6 +248,37 @@ EMU_MMA(bf16, BF16)
 EMU_MMA(f16, F16)
 #undef EMU_MMA
 
+static inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(int32_t &d0, int32_t &d1, int32_t &d2, int32_t &d3,
+                                                                   uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                                   uint32_t b0, uint32_t b1, int32_t c0, int32_t c1,
+                                                                   int32_t c2, int32_t c3) {
+    const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    const int32_t c[4] = {c0, c1, c2, c3};
+    int32_t d[4];
+    multiply_int8(16, d, a, b, c);
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
+static inline void mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32(int32_t &d0, int32_t &d1, uint32_t a, uint32_t b,
+                                                                  int32_t c0, int32_t c1) {
+    const int32_t c[2] = {c0, c1};
+    int32_t d[2];
+    multiply_int8(8, d, &a, &b, c);
+    d0 = d[0], d1 = d[1];
+}
+
+// The accumulators, two descriptors, whether to add.
+template <class... A> static inline void wgmma_mma_async_sync_aligned_m64nk32_s32_s8_s8(A &&...all) {
+    constexpr size_t n = sizeof...(A), count = n - 3;
+    const void *p[n] = {(const void *)&all...};
+    wgmma_step s = {S8, (float *)const_cast<void *>(p[0]), (int)count, true, false, false, false, 0, 0, {}};
+    for (size_t i = 0; i < count; i++)
+        if (p[i] != s.d + i) fail("accumulators of wgmma that are no array");
+    int add = 0;
+    memcpy(&s.a, p[count], 8), memcpy(&s.b, p[count + 1], 8), memcpy(&add, p[count + 2], 4);
+    s.add = add != 0;
+    wgmma(s);
+}
+
 // The accumulators, then a descriptor or four words of A, the descriptor of B, whether to add, two signs, and the
 // transposed sides.
 template <class... A> static inline void wgmma_of(matrix_type type, A &...all) {

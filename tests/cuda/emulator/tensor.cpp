@@ -162,6 +162,36 @@ void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uin
     memcpy(d, out, sizeof d);
 }
 
+static int32_t sum_of_int8(const int8_t *a, const int8_t *b, int k, int32_t c) {
+    uint32_t sum = (uint32_t)c;
+    for (int i = 0; i < k; i++) sum += (uint32_t)(a[i] * b[i]);
+    if (fault_strikes(EMU_FLIP_BIT, 64)) sum ^= 1u;
+    return (int32_t)sum;
+}
+
+// A lane's word i of A is of row lane / 4 + 8 (i % 2), k 4 (lane % 4) + 16 (i / 2); of B and of results as for floats.
+void multiply_int8(int rows, int32_t *d, const uint32_t *a, const uint32_t *b, const int32_t *c) {
+    int halves = rows / 8;
+    uint32_t in[11] = {(uint32_t)rows};
+    memcpy(in + 1, a, (size_t)(halves * halves) * 4), memcpy(in + 5, b, (size_t)halves * 4);
+    memcpy(in + 7, c, (size_t)(halves * 2) * 4);
+    const uint32_t *out = together("mma of int8", in, 11, [](Meeting &m) {
+        int halves = (int)m.in[0][0] / 8;
+        int8_t x[16][32] = {}, y[8][32] = {};
+        for (int l = 0; l < LANES; l++)
+            for (int i = 0; i < halves; i++) {
+                memcpy(&y[l / 4][l % 4 * 4 + 16 * i], &m.in[l][5 + i], 4);
+                for (int h = 0; h < halves; h++)
+                    memcpy(&x[l / 4 + 8 * h][l % 4 * 4 + 16 * i], &m.in[l][1 + i * halves + h], 4);
+            }
+        for (int l = 0; l < LANES; l++)
+            for (int i = 0; i < 2 * halves; i++)
+                m.out[l][i] = (uint32_t)sum_of_int8(x[l / 4 + i / 2 * 8], y[l % 4 * 2 + i % 2], 16 * halves,
+                                                    (int32_t)m.in[l][7 + i]);
+    });
+    memcpy(d, out, (size_t)(halves * 2) * 4);
+}
+
 // Rows [row, row + 8), a multiple of 8, of the operand of a descriptor: 128-byte swizzle, rows of 64 k; or transposed,
 // rows of 64 rows.
 static void operand_rows(Cta *cta, uint64_t desc, uint32_t row, bool turned, uint16_t (&x)[8][16]) {
@@ -181,12 +211,35 @@ static void operand_rows(Cta *cta, uint64_t desc, uint32_t row, bool turned, uin
     }
 }
 
+// Of int8: a step has 32 k, as many bytes as 16 of 16 bits.
+static void run_int8_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
+    const wgmma_step &one = s.lane[0];
+    uint32_t n = (uint32_t)one.count * 2;
+    static thread_local std::vector<uint16_t> columns;
+    uint16_t rows[8][16];
+    columns.resize(n * 16);
+    for (uint32_t c = 0; c < n; c += 8) {
+        operand_rows(cta, one.b, c, false, rows);
+        memcpy(&columns[c * 16], rows, sizeof rows);
+    }
+    for (uint32_t row = 0; row < 16; row++) {
+        if (row % 8 == 0) operand_rows(cta, one.a, warp % 4 * 16 + row, false, rows);
+        for (uint32_t c = 0; c < n; c++) {
+            float *d = &s.lane[row % 8 * 4 + c % 8 / 2].d[c / 8 * 4 + row / 8 * 2 + c % 2];
+            int32_t sum = sum_of_int8((const int8_t *)rows[row % 8], (const int8_t *)&columns[c * 16], 32,
+                                      one.add ? cast<int32_t>(*d) : 0);
+            memcpy(d, &sum, sizeof sum);
+        }
+    }
+}
+
 static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
     const wgmma_step &one = s.lane[0];
     uint32_t n = (uint32_t)one.count * 2;
     // memcheck's view of an operand: contiguous from its first byte.
     memory_of(cta, (uint32_t)(one.b & 0x3fff) << 4, n * 32, 16);
     if (one.a_is_shared) memory_of(cta, (uint32_t)(one.a & 0x3fff) << 4, 64 * 32, 16);
+    if (one.type == S8) return run_int8_step(cta, warp, s);
     static thread_local std::vector<Operand> b;
     uint16_t bits[16], rows[8][16];
     Operand a;
@@ -207,8 +260,7 @@ static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
         for (uint32_t c = 0; c < n; c++) {
             float *d = &s.lane[row % 8 * 4 + (int)(c % 8 / 2)].d[c / 8 * 4 + (uint32_t)row / 8 * 2 + c % 2];
             float before = one.add ? *d : 0.0f;
-            bool same = c && cast<uint32_t>(before) == cast<uint32_t>(sum) &&
-                        same_bits(&b[c], &b[c - 1]);
+            bool same = c && cast<uint32_t>(before) == cast<uint32_t>(sum) && same_bits(&b[c], &b[c - 1]);
             if (!same) result = step(one.type, &a, &b[c], before); // columns that are copies: computed once
             sum = before, *d = result;
         }

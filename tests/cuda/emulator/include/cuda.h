@@ -9,6 +9,7 @@ typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
 typedef enum {
+    CU_TENSOR_MAP_DATA_TYPE_UINT8,
     CU_TENSOR_MAP_DATA_TYPE_UINT16,
     CU_TENSOR_MAP_DATA_TYPE_UINT32,
     CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -27,7 +28,7 @@ enum { EMU_SIDES_MAX = 5 };
 typedef struct {
     int sides;
     const char *base;
-    uint64_t size[EMU_SIDES_MAX], stride[EMU_SIDES_MAX]; /* stride in bytes, of side 0: an element's, 2 or 4 */
+    uint64_t size[EMU_SIDES_MAX], stride[EMU_SIDES_MAX]; /* stride in bytes, of side 0: an element's, 1, 2 or 4 */
     uint32_t box[EMU_SIDES_MAX];
     CUtensorMapSwizzle swizzle;
 } CUtensorMap;

@@ -32,9 +32,13 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(8) int2 {
+    int x, y;
+};
 struct alignas(16) int4 {
     int x, y, z, w;
 };
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
@@ -66,6 +70,12 @@ static inline float __uint2float_rn(unsigned u) { return (float)u; }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+static inline int __float2int_rn(float x) { return (int)rintf(x); }
+static inline float __int2float_rn(int i) { return (float)i; }
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     uint64_t bytes = (uint64_t)y << 32 | x;
     unsigned out = 0;
