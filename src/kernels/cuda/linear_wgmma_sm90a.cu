@@ -20,13 +20,14 @@ static int units_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) 
     return w->tile_n / IV_UNIT_ROWS * a->w.units.bytes;
 }
 
-/* Token rows of a stage begin at whole KiB, as their swizzle needs. */
+/* Rows of a stage begin at whole KiB, as their swizzle needs. */
 static int stage_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) {
-    return w->packed ? (units_bytes(a, w) + 1023) / 1024 * 1024 + w->tile_m * IV_ROW_BYTES : w->stage;
+    return (w->packed ? (units_bytes(a, w) + 1023) / 1024 * 1024 : 0) + w->stage;
 }
 
 static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
-    return stages * (stage_bytes(a, w) + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
+    return stages * (stage_bytes(a, w) + (w->packed ? 24 : 16)) + w->fixed +
+           (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
 /* The deepest ring with which `ctas` CTAs fit on an SM, at most the blocks of a tile. */
