@@ -1,5 +1,5 @@
 #!/bin/sh
-# reproduce.sh: the runs behind docs/REPRODUCTION.md: three methods in twelve configurations each, on three sets of
+# reproduce.sh: the runs behind bench/REPRODUCTION.md: three methods in twelve configurations each, on three sets of
 # prompts. Usage: bench/reproduce.sh [OUT] [SHARED]. It can be stopped; the next call resumes.
 #
 # OUT (reproduction) receives one folder per run; SHARED (../shared) holds data/gsm8k_test.jsonl and models/stories15m;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# reproduce_smollm2.sh: the runs of docs/REPRODUCTION.md with real weights, SmolLM2-135M-Instruct (./run get smollm2), on a
+# reproduce_smollm2.sh: the runs of bench/REPRODUCTION.md with real weights, SmolLM2-135M-Instruct (./run get smollm2), on a
 # CPU or on GPUs: three methods in twelve configurations each on GSM8K and AMC23, then GRPO on generated sums whose sampler has two
 # tensor-parallel ranks and whose learner has one. Usage: bench/reproduce_smollm2.sh [OUT] [SHARED]. Stopped evaluations are
 # resumed by the next call.

@@ -1,5 +1,6 @@
 /* fuzz_receipt.c: any receipt either fails with a message or is in range. Input: one line of JSON. */
 #include "base/status.h"
+#include "invar.h"
 
 #include <math.h>
 

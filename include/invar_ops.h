@@ -14,7 +14,7 @@
 #ifndef INVAR_OPS_H
 #define INVAR_OPS_H
 
-#include "invar.h"
+#include "invar_status.h"
 
 #ifdef __cplusplus
 extern "C" {

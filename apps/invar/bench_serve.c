@@ -3,6 +3,7 @@
  * port, or the reason why it failed. */
 #include "commands.h"
 #include "answer.h"
+#include "invar_model.h"
 #include "model.h"
 #include "output.h"
 #include "serve/load.h"

@@ -3,6 +3,7 @@
 #include "answer.h"
 #include "base/clock.h"
 #include "commands.h"
+#include "invar_model.h"
 #include "lora.h"
 #include "model.h"
 #include "output.h"

@@ -1,6 +1,7 @@
 /* export.c: invar export. */
 #include "commands.h"
 #include "base/json_out.h"
+#include "invar_model.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"

@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "input.h"
 #include "base/json_out.h"
+#include "invar_model.h"
 #include "lora.h"
 #include "model.h"
 #include "output.h"

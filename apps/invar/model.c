@@ -1,5 +1,6 @@
 /* model.c: finding models, engine options from flags, opening engines; the ranks of mpirun. */
 #include "model.h"
+#include "invar_model.h"
 #include "lora.h"
 #include "output.h"
 #include "text.h"

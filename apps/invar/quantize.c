@@ -4,6 +4,7 @@
 #include "calibration.h"
 #include "divergence.h"
 #include "input.h"
+#include "invar_model.h"
 #include "model.h"
 #include "output.h"
 #include "text.h"

@@ -3,6 +3,7 @@
 #define INVAR_CLI_VERIFY_H
 
 #include "flags.h"
+#include "invar_model.h"
 #include "output.h"
 
 /* ---- verify_prompts.c ---------------------------------------------------------------------------------- */

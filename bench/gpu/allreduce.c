@@ -31,7 +31,7 @@ static struct {
     iv_gpu_peers peers[R];
     float *node[2][R], *x[R], *weight[R];
     void *normed[R];
-    iv_gpu_given_up *given_up;
+    iv_gpu_timeouts *timeouts;
 } t;
 
 static void prepare(void) {
@@ -42,8 +42,8 @@ static void prepare(void) {
         s = s * 6364136223846793005u + 1442695040888963407u;
         values[i] = (float)(uint32_t)(s >> 33) * 0x1p-30f - 1.0f;
     }
-    check(cudaHostAlloc((void **)&t.given_up, sizeof *t.given_up, cudaHostAllocPortable), "host memory");
-    memset(t.given_up, 0, sizeof *t.given_up);
+    check(cudaHostAlloc((void **)&t.timeouts, sizeof *t.timeouts, cudaHostAllocPortable), "host memory");
+    memset(t.timeouts, 0, sizeof *t.timeouts);
     for (int r = 0; r < t.ranks; r++) {
         check(cudaSetDevice(r), "device");
         for (int other = 0; other < t.ranks; other++)
@@ -59,7 +59,7 @@ static void prepare(void) {
         check(cudaDeviceSynchronize(), "synchronization");
     }
     for (int r = 0; r < t.ranks; r++) {
-        t.peers[r] = (iv_gpu_peers){.ranks = t.ranks, .rank = r, .given_up = t.given_up, .timeout_ns = 2000000000};
+        t.peers[r] = (iv_gpu_peers){.ranks = t.ranks, .rank = r, .timeouts = t.timeouts, .timeout_ns = 2000000000};
         memcpy(t.peers[r].flags, flags, sizeof flags);
     }
     free(values);
@@ -116,7 +116,7 @@ static float milliseconds(size_t rows, iv_gpu_allreduce_way way, int count) {
         for (int r = 0; r < t.ranks; r++) check(cudaStreamSynchronize(t.stream[r]), "run");
         check(cudaEventElapsedTime(&ms[i], begin, end), "time");
     }
-    if (t.given_up->any) check(999, "a rank timed out");
+    if (t.timeouts->any) check(999, "a rank timed out");
     for (int r = 0; r < t.ranks; r++) cudaGraphExecDestroy(exec[r]);
     cudaEventDestroy(begin), cudaEventDestroy(end);
     qsort(ms, TURNS, sizeof *ms, by_value);

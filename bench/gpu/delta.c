@@ -50,7 +50,12 @@ typedef struct work {
 
 /* `batch` sequences of `rows` rows, the first at `position`; all borders that they pass but the last are not kept. */
 static void open_work(work *w, size_t key_heads, size_t value_heads, size_t batch, size_t rows, size_t position) {
-    iv_delta_sizes z = {key_heads, value_heads, value_heads / key_heads, 0, DIM, DIM, TAPS};
+    iv_delta_sizes z = {.key_heads = key_heads,
+                        .value_heads = value_heads,
+                        .group = value_heads / key_heads,
+                        .key_dim = DIM,
+                        .value_dim = DIM,
+                        .taps = TAPS};
     *w = (work){.layers = 1};
     if (!iv_delta_layout_make(&w->l, IV_BF16, &z)) exit(1);
     size_t total = batch * rows, values = value_heads * DIM, slots = 2 * batch * w->l.slot_bytes;

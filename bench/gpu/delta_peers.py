@@ -1,10 +1,11 @@
 """The delta rule of flash-linear-attention (Triton) at the shapes of bench_delta, and bench_delta itself in the same run:
 decode of 1, 64 and 256 sequences by its recurrent kernel, prompts of 1k, 8k and 32k tokens by its chunk kernel. Its norm of
 q and k is in the kernels, as in the models; ours is in "mix", with the convolution. Our decode includes
-the gated norm. Microseconds in CUDA graphs over enough
+the gated norm. With BENCH_DELTA_BACKWARD also the gradients of prompts: its forward and backward pass by autograd less its
+forward pass, ours of the rule alone. Microseconds in CUDA graphs over enough
 states that they come from memory; medians of rounds that alternate.
 
-Usage: delta_peers.py BENCH_DELTA [key heads] [value heads]
+Usage: delta_peers.py BENCH_DELTA [--backward BENCH_DELTA_BACKWARD] [key heads] [value heads]
 Needs PyTorch and flash-linear-attention: pip install torch==2.11 flash-linear-attention"""
 import re
 import statistics
@@ -66,19 +67,60 @@ def decode(batch, key_heads, value_heads):
                                                                use_qk_l2norm_in_kernel=True) for s in states])
 
 
-def prefill(rows, key_heads, value_heads):
+def prompt(rows, key_heads, value_heads):
+    """Inputs that its chunk kernel takes: some versions want as many heads of q and k as of v."""
     x = inputs(1, rows, key_heads, value_heads)
-
-    def call():
-        return chunk_gated_delta_rule(**x, output_final_state=True, use_qk_l2norm_in_kernel=True)
-
     try:
-        call()
-    except Exception:  # versions that want as many heads of q and k as of v: repeated outside of the timing
+        chunk_gated_delta_rule(**x, use_qk_l2norm_in_kernel=True)
+    except Exception:
         for name in "qk":
             x[name] = x[name].repeat_interleave(value_heads // key_heads, 2)
-        call()
-    return timed([call] * 2)
+    return x
+
+
+def prefill(rows, key_heads, value_heads):
+    x = prompt(rows, key_heads, value_heads)
+    return timed([lambda: chunk_gated_delta_rule(**x, output_final_state=True, use_qk_l2norm_in_kernel=True)] * 2)
+
+
+def backward(rows, key_heads, value_heads):
+    """Both passes, and the forward pass as training runs it."""
+    x = prompt(rows, key_heads, value_heads)
+    gradient = torch.randn(1, rows, value_heads, DIM, device="cuda", dtype=torch.bfloat16)
+    for t in x.values():
+        t.requires_grad_(True)
+
+    def forward():
+        return chunk_gated_delta_rule(**x, use_qk_l2norm_in_kernel=True)[0]
+
+    def both():
+        torch.autograd.grad(forward(), list(x.values()), gradient)
+
+    with torch.enable_grad():
+        return timed([both] * 2), timed([forward] * 2)
+
+
+def ours_backward(program, heads):
+    found = {}
+    for line in subprocess.run([program, *heads], check=True, capture_output=True, text=True).stdout.splitlines():
+        if m := re.match(r"backward +1x(\d+) +[\d.]+ +[\d.]+ +([\d.]+)", line):
+            found[int(m[1])] = float(m[2])
+    return found
+
+
+def compare_backward(program, heads, key_heads, value_heads):
+    sizes = 1024, 8192, 32768
+    mine, theirs = {n: [] for n in sizes}, {n: [] for n in sizes}
+    for _ in range(ROUNDS):
+        for n, time in ours_backward(program, heads).items():
+            mine[n].append(time)
+        for n in sizes:
+            both, forward = backward(n, key_heads, value_heads)
+            theirs[n].append((both - forward, forward))
+    for n in sizes:
+        other, rule = statistics.median(t[0] for t in theirs[n]), statistics.median(mine[n])
+        print(f"backward {n:6} {other:10.2f} {rule:10.2f} {other / rule:6.2f}   its forward pass "
+              f"{statistics.median(t[1] for t in theirs[n]):10.2f}")
 
 
 def ours(program, heads):
@@ -96,12 +138,14 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.set_grad_enabled(False)
-    heads = sys.argv[2:4]
+    program, heads = sys.argv[1], sys.argv[2:]
+    gradients = heads[1] if heads[:1] == ["--backward"] and len(heads) > 1 else None
+    heads = heads[2:] if gradients else heads
     key_heads, value_heads = (int(h) for h in heads) if len(heads) == 2 else (16, 32)
     cases = [("decode", n) for n in (1, 64, 256)] + [("prefill", n) for n in (1024, 8192, 32768)]
     mine, theirs = {c: [] for c in cases}, {c: [] for c in cases}
     for _ in range(ROUNDS):
-        for case, times in ours(sys.argv[1], heads).items():
+        for case, times in ours(program, heads).items():
             mine[case].append(times)
         for kind, n in cases:
             measure = decode if kind == "decode" else prefill
@@ -113,6 +157,8 @@ def main():
         other, rule = statistics.median(theirs[case]), statistics.median(t[1] for t in mine[case])
         mix = statistics.median(t[0] for t in mine[case])
         print(f"{case[0]:8} {case[1]:6} {other:10.2f} {rule:10.2f} {other / rule:6.2f} {mix:10.2f}")
+    if gradients:
+        compare_backward(gradients, heads, key_heads, value_heads)
 
 
 if __name__ == "__main__":

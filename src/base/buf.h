@@ -2,7 +2,7 @@
 #ifndef IV_BASE_BUF_H
 #define IV_BASE_BUF_H
 
-#include "invar.h"
+#include "invar_status.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
 #ifndef IV_BASE_STATUS_H
 #define IV_BASE_STATUS_H
 
-#include "invar.h"
+#include "invar_status.h"
 
 /* Fills *err and returns status, so that `return iv_fail(err, IV_FORMAT, "...", ...)` is one line.
  * A message longer than the buffer is cut; control bytes and invalid UTF-8 are shown as \xNN, so that a

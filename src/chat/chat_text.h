@@ -16,6 +16,7 @@
 #include "base/buf.h"
 #include "base/status.h"
 #include "chat/tool_calls.h"
+#include "invar.h"
 
 enum { IV_CHAT_CALLS_MAX = 128 }; /* further calls stay text */
 

@@ -4,6 +4,7 @@
 #define IV_CHAT_FORMS_H
 
 #include "base/status.h"
+#include "invar.h"
 
 #include <stdbool.h>
 

@@ -4,6 +4,7 @@
 #include "engine/gguf_copy.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
+#include "invar_model.h"
 #include "model/adapter_merge.h"
 #include "model/export.h"
 #include "numerics/arithmetic.h"

@@ -5,6 +5,7 @@
 #include "engine/info.h"
 #include "format/config_fields.h"
 #include "format/generation_config.h"
+#include "invar_model.h"
 #include "kv/pages.h"
 #include "model/kv_layouts.h"
 #include "model/state_layouts.h"

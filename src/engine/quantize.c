@@ -3,6 +3,7 @@
 #include "engine/gguf_copy.h"
 #include "engine/sized.h"
 #include "format/model_dir.h"
+#include "invar_model.h"
 #include "model/gptq.h"
 #include "model/smooth.h"
 

@@ -7,6 +7,7 @@
 #include "format/model_dir.h"
 #include "format/model_files.h"
 #include "format/safetensors_write.h"
+#include "invar_model.h"
 #include "model/stored.h"
 
 #include <errno.h>

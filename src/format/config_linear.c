@@ -131,16 +131,3 @@ bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind) {
         if (c->layer[i].mlp == kind) return true;
     return false;
 }
-
-iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err) {
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
-            return iv_fail(err, IV_UNSUPPORTED, "model_type %s: %s has no %s yet: wanted device cpu", c->model_type,
-                           what,
-                           c->layer[i].mixer == IV_MIXER_DELTA  ? "linear attention"
-                           : c->layer[i].mixer == IV_MIXER_CONV ? "short convolutions"
-                           : c->layer[i].mixer == IV_MIXER_SCAN ? "selective scans (Mamba-2)"
-                           : c->layer[i].mixer == IV_MIXER_NONE ? "layers without a mixer"
-                                                                : "attention output gates");
-    return IV_OK;
-}

@@ -12,7 +12,7 @@
 /* What a tensor of the file is made of: the experts of a layer are one. */
 typedef struct source {
     const iv_tensor **parts; /* [count] */
-    size_t count, room;
+    size_t count, capacity;
     size_t head; /* of llama's q and k: rows of a head, whose halves become neighbours; 0: rows stay */
     bool plus_one;
 } source;
@@ -62,18 +62,18 @@ static iv_status add_part(exporting *x, size_t at, const iv_tensor *t, long expe
     iv_gguf_out *to = &x->tensors[at];
     bool rotated = strstr(t->info.name, ".q_proj.") || strstr(t->info.name, ".k_proj.");
     if (s->count == 0) {
-        size_t room = expert < 0 ? 1 : (size_t)x->m->config.experts;
-        s->parts = iv_arena_alloc(&x->arena, room, sizeof(iv_tensor *));
+        size_t capacity = expert < 0 ? 1 : (size_t)x->m->config.experts;
+        s->parts = iv_arena_alloc(&x->arena, capacity, sizeof(iv_tensor *));
         if (!s->parts) return iv_fail(x->err, IV_NO_MEMORY, "%s: no memory", t->info.name);
-        s->room = room, s->head = rotated && x->llama ? (size_t)x->m->config.head_dim : 0;
+        s->capacity = capacity, s->head = rotated && x->llama ? (size_t)x->m->config.head_dim : 0;
         s->plus_one = x->gemma && strstr(t->info.name, "norm.weight") != NULL;
         to->format = format_of(x, t), to->ndim = expert < 0 ? t->info.ndim : 3;
         int lead = expert < 0 ? 0 : 1;
-        if (lead) to->shape[0] = (int64_t)room;
+        if (lead) to->shape[0] = (int64_t)capacity;
         for (int d = 0; d < t->info.ndim; d++) to->shape[lead + d] = t->info.shape[d];
     }
     size_t place = expert < 0 ? 0 : (size_t)expert;
-    IV_ASSERT(place < s->room && !s->parts[place]);
+    IV_ASSERT(place < s->capacity && !s->parts[place]);
     s->parts[place] = t, s->count++;
     return IV_OK;
 }

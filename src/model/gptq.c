@@ -206,14 +206,14 @@ static iv_status round_tensor(running *g, const target *t, const double *of, iv_
 /* The sites of targets [first, end), as many as the memory holds, of which targets up to *last have their inputs. */
 static iv_status open_sites(const running *g, size_t first, size_t end, iv_calibration_site *sites, size_t *count,
                             size_t *last, iv_error *err) {
-    size_t room = g->o->memory ? g->o->memory : MEMORY, used = 0, i = first;
+    size_t capacity = g->o->memory ? g->o->memory : MEMORY, used = 0, i = first;
     *count = 0, *last = first;
     for (size_t bytes; i < end; i++) {
         const iv_matrix *matrix = g->targets[i].matrix;
         if (*count && sites[*count - 1].matrix == matrix) continue;
         if (!iv_size_mul(matrix->k, matrix->k, &bytes) || !iv_size_mul(bytes, sizeof(double), &bytes))
             return iv_fail(err, IV_LIMIT, "%s: %zu inputs are too many", g->targets[i].info->name, matrix->k);
-        if (*count && (bytes > room || used > room - bytes)) break;
+        if (*count && (bytes > capacity || used > capacity - bytes)) break;
         used += bytes;
         sites[*count] = (iv_calibration_site){.matrix = matrix, .h = calloc(bytes, 1)};
         if (!sites[(*count)++].h)

@@ -55,7 +55,7 @@ typedef struct choosing {
     const iv_model *first;
     iv_learned_adapter *to;
     iv_tensor_info *infos; /* pairs of A and B */
-    size_t count, room;
+    size_t count, capacity;
     json_t *last_parts; /* of the modules' names: what all-linear came to */
     iv_error *err;
 } choosing;
@@ -87,9 +87,9 @@ static iv_status add_info(choosing *c, const char *module, const char *role, int
 static iv_status add_module(choosing *c, const char *module, size_t outputs, size_t inputs) {
     int64_t rank;
     float scale;
-    if (c->count + 2 > c->room) {
-        c->room = 2 * c->room + 64;
-        iv_tensor_info *more = realloc(c->infos, c->room * sizeof *more);
+    if (c->count + 2 > c->capacity) {
+        c->capacity = 2 * c->capacity + 64;
+        iv_tensor_info *more = realloc(c->infos, c->capacity * sizeof *more);
         if (!more) return no_memory(c->err);
         c->infos = more;
     }

@@ -180,8 +180,8 @@ static iv_status load_tensor(loading *job, iv_stored *t, const iv_tensor_info *f
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS; /* whole groups of rows */
     step = (step + t->group - 1) / t->group * t->group * row;
     iv_memspace *memspace = job->o->memspace[0];
-    size_t room = iv_size_min(step, bytes ? bytes : 1);
-    unsigned char *chunk = memspace ? memspace->stage(memspace, room) : malloc(room);
+    size_t capacity = iv_size_min(step, bytes ? bytes : 1);
+    unsigned char *chunk = memspace ? memspace->stage(memspace, capacity) : malloc(capacity);
     iv_digest *d = iv_digest_new();
     iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
     for (size_t at = 0; status == IV_OK && at < bytes && !atomic_load(&job->failed); at += step) {

@@ -7,6 +7,7 @@
 #define IV_SAMPLE_SAMPLER_H
 
 #include "base/status.h"
+#include "invar.h"
 #include "kernels/kernels.h"
 
 #include <stdbool.h>

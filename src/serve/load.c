@@ -34,11 +34,11 @@ static bool note_tokens(iv_load_events *e, iv_load_result *r, double now) {
         r->first = now;
         return true;
     }
-    if (r->gap_count == e->gap_room) {
-        size_t bytes, room = e->gap_room ? 2 * e->gap_room : 64;
-        double *more = iv_size_mul(room, sizeof *more, &bytes) ? realloc(r->gaps, bytes) : NULL;
+    if (r->gap_count == e->gap_capacity) {
+        size_t bytes, capacity = e->gap_capacity ? 2 * e->gap_capacity : 64;
+        double *more = iv_size_mul(capacity, sizeof *more, &bytes) ? realloc(r->gaps, bytes) : NULL;
         if (!more) return false;
-        r->gaps = more, e->gap_room = room;
+        r->gaps = more, e->gap_capacity = capacity;
     }
     r->gaps[r->gap_count++] = now - before;
     return true;
@@ -62,8 +62,8 @@ static void take_object(iv_load_events *e, iv_load_result *r, json_t *event, dou
     json_t *error = json_object_get(event, "error"), *usage = json_object_get(event, "usage");
     json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
     if (json_is_object(error)) {
-        const char *said = json_string_value(json_object_get(error, "message"));
-        fail(r, "the stream ended with an error", said ? said : "");
+        const char *found_message = json_string_value(json_object_get(error, "message"));
+        fail(r, "the stream ended with an error", found_message ? found_message : "");
         return;
     }
     if (choice) {
@@ -100,7 +100,7 @@ static void take_event(iv_load_events *e, iv_load_result *r, const char *text, s
 
 void iv_load_events_begin(iv_load_events *e) {
     iv_buf_clear(&e->bytes);
-    e->last = 0, e->gap_room = 0, e->finished = false;
+    e->last = 0, e->gap_capacity = 0, e->finished = false;
 }
 
 /* Finds the end of an event: an empty line, with line ends of LF or CR LF. */
@@ -225,8 +225,8 @@ static void fail_with_body(flight *f) {
     const iv_buf *bytes = &f->events.bytes;
     const char *message = bytes->data ? bytes->data : "";
     if (bytes->len && iv_json_parse("body", bytes->data, bytes->len, &body, &ignored) == IV_OK) {
-        const char *said = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
-        if (said) message = said;
+        const char *found_message = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+        if (found_message) message = found_message;
     }
     fail(f->result, what, message);
     json_decref(body);

@@ -68,10 +68,10 @@ iv_status iv_load_get(const iv_load_options *o, const char *route, json_t **out,
 /* The stream of /v1/completions as a client reads it: bytes -> a result. A pure function of bytes and times: a result
  * does not depend on how the stream was cut into pieces, except for its times. */
 typedef struct iv_load_events {
-    iv_buf bytes;    /* an incomplete event; has a limit */
-    double last;     /* time of the last tokens */
-    size_t gap_room; /* of result->gaps */
-    bool finished;   /* [DONE] came */
+    iv_buf bytes;        /* an incomplete event; has a limit */
+    double last;         /* time of the last tokens */
+    size_t gap_capacity; /* of result->gaps */
+    bool finished;       /* [DONE] came */
 } iv_load_events;
 
 /* Resets all but the buffer's memory and limit. */

@@ -361,14 +361,14 @@ static void log_defaults(const loop *l) {
 }
 
 /* The addresses of the host's name: " (127.0.0.1, ::1)". */
-static void list_addresses(const loop *l, char *out, size_t room) {
+static void list_addresses(const loop *l, char *out, size_t capacity) {
     char address[IV_HTTP_ADDRESS_BYTES];
     size_t n = 0;
     *out = 0;
-    for (size_t i = 0; n < room && iv_http_address(l->server.http, i, address); i++)
+    for (size_t i = 0; n < capacity && iv_http_address(l->server.http, i, address); i++)
         if (i || strcmp(address, l->server.o->http.host) != 0)
-            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : " (", address);
-    if (n && n + 1 < room) snprintf(out + n, room - n, ")");
+            n += (size_t)snprintf(out + n, capacity - n, "%s%s", n ? ", " : " (", address);
+    if (n && n + 1 < capacity) snprintf(out + n, capacity - n, ")");
 }
 
 static void log_start(const loop *l) {

@@ -39,7 +39,7 @@ def package():
         made.mkdir()
         for file in (ROOT / "python/invar").iterdir():
             (made / file.name).symlink_to(file)
-        headers = [ROOT / "include" / name for name in ("invar.h", "invar_train.h", "invar_ops.h")]
+        headers = [ROOT / "include" / name for name in ("invar_status.h", "invar.h", "invar_model.h", "invar_train.h", "invar_ops.h")]
         subprocess.run([sys.executable, ROOT / "python/write_ffi.py", *headers, made / "_ffi.py", "False"], check=True, stdout=subprocess.DEVNULL)
         yield folder
 

@@ -252,11 +252,11 @@ static void random_spans(rng *r, problem *p, size_t count, size_t most, size_t t
 }
 
 static void random_shape(rng *r, problem *p, bool fast, bool tc16, size_t heads_most) {
-    static const size_t dims[] = {16, 32, 8, 64, 80, 20, 48, 136};
+    static const size_t dims[] = {16, 32, 8, 64, 80, 20, 48, 136, 256};
     iv_gpu_attention_shape *s = &p->s;
     s->type = (iv_dtype)rng_below(r, fast ? 2 : 3);
     s->arithmetic = fast || (s->type != IV_F32 && rng_below(r, 2) && tc16) ? IV_TC16 : IV_FMA32;
-    s->head_dim = fast ? (size_t)(rng_below(r, 2) ? 128 : 64) : dims[rng_below(r, 8)];
+    s->head_dim = fast ? (size_t)(rng_below(r, 2) ? 128 : 64) : dims[rng_below(r, 9)];
     s->group = 1 + rng_below(r, heads_most < 5 ? heads_most : 5);
     s->kv_heads = 1 + rng_below(r, heads_most / s->group);
     s->heads = s->kv_heads * s->group;

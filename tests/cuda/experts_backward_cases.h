@@ -207,7 +207,7 @@ static void want_gate(const iv_gpu_shared_gate_args *a, size_t row) {
     }
     for (size_t stride = 1; stride < a->leaves; stride *= 2)
         for (size_t i = 0; i < a->leaves; i += 2 * stride) of[i] = of[i] + of[i + stride];
-    a->dz[row] = iv_canonical(of[0] * (1.0f - p));
+    a->dz[row] = a->part ? of[0] : iv_canonical(of[0] * (1.0f - p));
 }
 
 static void gate_trial(rng *r, iv_dtype type) {
@@ -216,13 +216,17 @@ static void gate_trial(rng *r, iv_dtype type) {
     float *z = random_values(r, NORMAL, IV_F32, rows * apart), *dz = malloc((rows + 1) * sizeof *dz);
     float *da = random_values(r, random_family(r), IV_F32, rows * n);
     void *act = random_values(r, random_family(r), type, rows * stride);
-    iv_gpu_shared_gate_args want = {z, rows, apart, n, leaf, leaves, type, act, stride, da, dz}, a = want;
+    iv_gpu_shared_gate_args want = {z, rows, apart, n, leaf, leaves, type, act, stride, da, dz, rng_below(r, 2)},
+                            a = want;
     a.z = gpu_copy(z, rows * apart * sizeof *z), a.act = gpu_copy(act, rows * stride * width);
     a.da = gpu_copy(da, rows * n * sizeof *da), a.dz = gpu_room(rows * sizeof *dz);
     for (size_t i = 0; i < rows; i++) want_gate(&want, i);
     GPU_OK(iv_gpu_shared_gate_backward(&a, NULL));
     assert_gpu_has("gradients of act", da, a.da, rows * n, sizeof *da, true);
     assert_gpu_has("gradients of the gate", dz, a.dz, rows, sizeof *dz, true);
+    for (size_t i = 0; i < rows; i++) dz[i] = iv_canonical(dz[i] * (1.0f - iv_ref_sigmoid(z[i * apart])));
+    GPU_OK(iv_gpu_shared_gate_finish(a.z, apart, rows, a.dz, NULL)); /* of a part */
+    assert_gpu_has("gradients of a gate whose parts are summed", dz, a.dz, rows, sizeof *dz, true);
     cudaFree((void *)a.z), cudaFree((void *)a.act), cudaFree(a.da), cudaFree(a.dz), free(z), free(dz), free(da),
         free(act);
 }

@@ -318,7 +318,17 @@ static void want_row(const rotation *a, size_t row) {
     for (size_t l = 0; l < a->leaves; l++)
         for (size_t p = 0, first = 0; p < 3; first += parts[p] * a->leaves, run += iv_padded_k(parts[p]), p++)
             for (size_t i = 0; i < parts[p]; i++)
-                put_type(a->type, a->dy, row * a->dy_stride + run + i, iv_canonical(d[first + l * parts[p] + i]));
+                put_type(a->type, a->dy, row * a->dy_stride + run + l * a->behind + i,
+                         iv_canonical(d[first + l * parts[p] + i]));
+}
+
+/* Columns behind each leaf hold what another op has put there. */
+static void fill_behind(const rotation *a) {
+    size_t bytes = iv_dtype_bytes(a->type), q = iv_padded_k(a->heads * a->head_dim / a->leaves),
+           kv = iv_padded_k(a->kv_heads * a->head_dim / a->leaves), run = q + 2 * kv + a->behind;
+    for (size_t i = 0; i < a->rows; i++)
+        for (size_t l = 0; l < a->leaves; l++)
+            memset((char *)a->dy + (i * a->dy_stride + (l + 1) * run - a->behind) * bytes, 0xa5, a->behind * bytes);
 }
 
 static void rotation_trial(rng *r, size_t trial) {
@@ -353,7 +363,9 @@ static void rotation_trial(rng *r, size_t trial) {
                   .terms = calloc(rows * 2 * d, sizeof(float)),
                   .type = type};
     size_t run = leaves * (iv_padded_k(heads * d / leaves) + 2 * iv_padded_k(kv_heads * d / leaves));
+    t.behind = rng_below(r, 2) ? 16 * rng_below(r, 5) : 0, run += leaves * t.behind;
     t.dy_stride = run + rng_below(r, 2) * rng_below(r, 40), t.dy = calloc(rows * t.dy_stride, bytes);
+    fill_behind(&t);
     rotation a = t;
     a.dqkv = gpu_copy(t.dqkv, rows * width * sizeof *t.dqkv), a.cosine = gpu_copy(table, POSITIONS * d * sizeof *table);
     a.sine = a.cosine + POSITIONS * (d / 2), a.positions = gpu_copy(positions, rows * sizeof *positions);

@@ -334,7 +334,7 @@ static uint16_t small(size_t rank, size_t i) { /* bfloat16 of an integer below 3
 /* The error, or NULL. */
 static const char *try_rank(size_t rank) {
     size_t to_all = 0, to_first = 0;
-    iv_nccl_piece pieces[RANKS], more[RANKS];
+    iv_nccl_chunk chunks[RANKS], more[RANKS];
     iv_nccl *n;
     iv_error err;
     int ordinal = 0;
@@ -345,8 +345,8 @@ static const char *try_rank(size_t rank) {
     }
     for (size_t r = 0; r < RANKS; r++) {
         size_t bytes = r == 1 ? 0 : sizeof moved[rank][r] - r; /* of different sizes; one is empty */
-        pieces[r] = (iv_nccl_piece){moved[rank][r], bytes, r};
-        more[r] = (iv_nccl_piece){moved[rank][RANKS + r], bytes, r};
+        chunks[r] = (iv_nccl_chunk){moved[rank][r], bytes, r};
+        more[r] = (iv_nccl_chunk){moved[rank][RANKS + r], bytes, r};
     }
     iv_nccl_block to[RANKS], from[RANKS];
     static uint32_t received[RANKS][RANKS][VALUES];
@@ -361,7 +361,7 @@ static const char *try_rank(size_t rank) {
             if (received[rank][r][i] != (i < count ? (uint32_t)(r * 1000000 + i) : 0)) return "other blocks";
     }
     int code = iv_nccl_sum(n, IV_BF16, sums[rank], VALUES, NULL);
-    code |= iv_nccl_move(n, pieces, RANKS, false, NULL);
+    code |= iv_nccl_move(n, chunks, RANKS, false, NULL);
     code |= iv_nccl_move(n, more, RANKS, true, NULL);
     if (iv_nccl_sum(n, IV_F32, sums[rank], VALUES, NULL) == 0) return "a sum of float32 was not refused";
     pthread_barrier_wait(&together);

@@ -4,108 +4,17 @@
 #ifndef IV_TESTS_CUDA_TRAINING_CASES_H
 #define IV_TESTS_CUDA_TRAINING_CASES_H
 
-#include "random.h"
+#include "cuda/training_runs.h"
+#include "train/state_models.h"
 
-#include "device/gpu.h"
-#include "train/run.h"
 
-#include <ftw.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
-static char folder[] = "/tmp/invar-training-XXXXXX";
-static char data[300], reward[300];
-static bool has_gpu, has_tensor_cores, few;
-static bool
-    lends; /* a pass fits into the pages of a small model: on GPUs of few multiprocessors, which need less scratch */
-static size_t gpus;
-static void (*before_layout)(size_t layout);
-
-static void write_data(void) {
-    snprintf(data, sizeof data, "%s/data.jsonl", folder);
-    FILE *f = fopen(data, "w");
-    assert_non_null(f);
-    for (int i = 0; i < 12; i++) {
-        fprintf(f, "{\"ids\": [%d, %d, %d", 5 + i, 7 * i % 400, i * i % 300);
-        for (int t = 0; t < i * 5 % 23; t++) fprintf(f, ", %d", (11 * t + 3 * i) % 400);
-        fputs("], \"answer\": \"\"}\n", f);
-    }
-    fclose(f);
-    snprintf(reward, sizeof reward, "%s/reward.sh", folder);
-    f = fopen(reward, "w");
-    assert_non_null(f);
-    fputs("#!/bin/sh\n"
-          "while IFS= read -r line; do\n"
-          "    id=${line#*'\"id\":'}\n"
-          "    id=${id%%,*}\n"
-          "    echo '{\"id\":'$id',\"reward\":'$((id % 16 * 7 % 5))'}'\n"
-          "done\n",
-          f);
-    fclose(f);
-    assert_int_equal(chmod(reward, 0755), 0);
-}
-
-static int begin(void **state) {
-    (void)state;
-    iv_gpu *gpu;
-    iv_error err;
-    has_gpu = iv_gpu_count(&gpus, &err) == IV_OK && gpus > 0;
-    if (has_gpu && iv_gpu_open(0, true, &gpu, &err) == IV_OK) has_tensor_cores = true, iv_gpu_close(gpu);
-    if (!mkdtemp(folder)) return -1;
-    write_data();
-    return 0;
-}
-
-static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *w) {
-    (void)s, (void)kind, (void)w;
-    return remove(path);
-}
-
-static int end(void **state) {
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-#define SKIP_WITHOUT_A_GPU()                            \
-    do {                                                \
-        if (!has_gpu) {                                 \
-            printf("SKIPPED: 1 GPU wanted, 0 found\n"); \
-            skip();                                     \
-        }                                               \
-    } while (0)
-
-static const char *path_of(const char *name) {
-    static char paths[4][400];
-    static int next;
-    char *out = paths[next++ % 4];
-    snprintf(out, 400, "%s/%s", folder, name);
-    return out;
-}
-
-typedef struct problem {
-    const char *model, *arithmetic, *dtype;
-} problem;
-
-static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16"},
-                                   {"tests/data/hf/qwen2", "fma32", "float32"},
-                                   {"tests/data/hf/llama31", "fma32", "float16"}};
-
-static void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, const char *device) {
-    static char model[4200];
-    snprintf(model, sizeof model, "%s/%s", INVAR_SOURCE_DIR, p->model);
-    iv_run_defaults(o, kind);
-    o->trainer.model = model, o->data = data, o->trainer.device = device, o->trainer.arithmetic = p->arithmetic,
-    o->trainer.dtype = p->dtype;
-    o->steps = 2, o->batch_size = few ? 2 : 4, o->learning_rate = 1e-3, o->seed = 11, o->trainer.threads = 2,
-    o->quiet = true;
-}
-
-static void run(const iv_run_options *o, iv_run_summary *s) {
-    iv_error err;
-    ASSERT_OK(iv_run_train(o, s, &err), &err);
-    assert_string_equal(s->device, o->trainer.device);
-}
+static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16", false},
+                                   {"tests/data/hf/qwen2", "fma32", "float32", false},
+                                   {"tests/data/hf/llama31", "fma32", "float16", false},
+                                   {"tests/data/families/qwen3_5_text_a", "tc16", "bfloat16", true},
+                                   {"tests/data/families/qwen3_next_a", "tc16", "bfloat16", true},
+                                   {"tests/data/families/lfm2_moe_a", "fma32", "bfloat16", true}};
 
 static void expect_same(const problem *p, const char *what, const iv_run_summary *want, const iv_run_summary *got) {
     assert_string_equal(want->identity, got->identity);
@@ -148,23 +57,6 @@ static void supervised(void **state) {
 
 /* ---- several GPUs ----------------------------------------------------------------------------------------------- */
 
-typedef struct layout {
-    size_t dp, tp, micro_batch, pass_tokens;
-    const char *recompute;
-    bool shard; /* parameters too; the layouts of several_gpus are tried in both ways */
-} layout;
-
-static const layout layouts[] = {
-    {2, 1, 0, 0, "none", 0},  {1, 2, 0, 0, "none", 0},      {2, 2, 1, 0, "layer", 0}, {4, 1, 1, 0, "attention", 0},
-    {4, 2, 0, 0, "layer", 0}, {1, 2, 2, 0, "attention", 0}, {8, 1, 0, 0, "none", 0},  {2, 2, 0, 64, "none", 0},
-};
-
-static void lay_out(iv_run_options *o, const layout *y) {
-    o->trainer.data_parallel = y->dp, o->trainer.tensor_parallel = y->tp, o->trainer.micro_batch = y->micro_batch;
-    o->trainer.pass_tokens = y->pass_tokens, o->trainer.recompute = y->recompute, o->separate = y->micro_batch != 0;
-    o->shard = y->shard ? "parameters" : "optimizer";
-}
-
 /* The CPU's weights whatever GPUs divide the work. Control: other virtual ranks are another tree. */
 static void several_gpus(void **state) {
     (void)state;
@@ -187,7 +79,9 @@ static void several_gpus(void **state) {
             layout y = layouts[k];
             char what[120];
             y.shard = n % 2;
-            if (y.dp * y.tp > gpus || (few && (i ? k != i % 2 || y.shard != (i != 2) : k > 2))) continue;
+            if (y.dp * y.tp > gpus || (p->narrow && y.tp > 1) ||
+                (few && (i ? k != i % 2 || y.shard != (i != 2) : k > 2)))
+                continue;
             snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass%s", y.dp, y.tp, y.micro_batch,
                      y.shard ? ", sharded parameters" : "");
             lay_out(&o, &y);
@@ -203,6 +97,41 @@ static void several_gpus(void **state) {
         printf("SKIPPED: 2 GPUs wanted, %zu found\n", gpus);
         skip();
     }
+}
+
+/* Layers with a state, whose heads several GPUs divide: the CPU's hash. */
+static void states_on_several(void **state) {
+    (void)state;
+    static const size_t ways[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}}; /* dp, tp */
+    static state_documents d;
+    rng r = rng_start("states over GPUs");
+    size_t tried = 0;
+    state_documents_random(&r, &d);
+    if (few) d.batch.count = 2, d.sequences[0].count = 90;
+    for (size_t m = 0; m < STATE_MODELS; m++) {
+        char dir[32], want[65], got[65];
+        bool tc16 = strcmp(state_models[m].arithmetic, "tc16") == 0;
+        if (!has_gpu || !state_models[m].on_gpus || (tc16 && !has_tensor_cores)) continue;
+        state_folder(m, dir);
+        iv_trainer_options o = state_options(dir, m);
+        state_hash(&o, &d, want);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            o = state_options(dir, m);
+            o.device = "cuda", o.data_parallel = ways[i][0], o.tensor_parallel = ways[i][1];
+            o.recompute = i % 2 ? state_models[m].recompute : "none", o.micro_batch = i % 2;
+            if (o.tensor_parallel >= state_models[m].refused || ways[i][0] * ways[i][1] > gpus) continue;
+            if (few && i != 3 && (m || i)) continue; /* one GPU, two by two */
+            if (before_layout) before_layout(i);
+            state_hash(&o, &d, got);
+            if (strcmp(want, got) != 0)
+                fail_msg("%s, %zu x %zu GPUs: other weights than the CPU's", state_models[m].name, ways[i][0],
+                         ways[i][1]);
+            tried++;
+        }
+        state_folder_remove(dir);
+    }
+    printf("%zu layouts of states on %zu GPUs\n", tried, gpus);
+    if (tried == 0) skip();
 }
 
 /* Rollouts on other GPUs than the learner's, and on fewer. */
@@ -281,8 +210,9 @@ static void moved(void **state) {
 static void reinforcement(void **state) {
     (void)state;
     SKIP_WITHOUT_A_GPU();
-    for (size_t i = 0; i < (few ? 1 : 2); i++) {
-        const problem *p = &problems[runs_here(&problems[0]) ? i : i + 2];
+    static const size_t tc16[] = {0, 4, 1}, fma32[] = {2, 6, 3}; /* the second of each has layers with a state */
+    for (size_t i = 0; i < (few ? 2 : 3); i++) {
+        const problem *p = &problems[runs_here(&problems[0]) ? tc16[i] : fma32[i]];
         iv_run_options o;
         iv_run_summary want, got;
         options_of(&o, p, IV_RUN_RL, "cpu");
@@ -299,7 +229,7 @@ static void reinforcement(void **state) {
         expect_same(p, "reinforcement in lent memory", &want, &got);
         assert_true((got.lent_bytes > 0 || !lends) && got.different == 0);
         o.rollout_seqs = 0;
-        if (i || few) continue;
+        if (i > 1 || few) continue;
         o.rollout_numerics = "vanilla", o.on_mismatch = "report"; /* control, with two sets of weights */
         run(&o, &got);
         assert_true(got.different > 0);

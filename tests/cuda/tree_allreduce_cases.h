@@ -19,7 +19,7 @@ typedef struct team {
     int ranks, gpus;
     cudaStream_t stream[RANKS];
     iv_gpu_peers peers[RANKS];
-    iv_gpu_given_up *given_up;
+    iv_gpu_timeouts *timeouts;
 } team;
 
 static void use(const team *t, int rank) { GPU_OK(cudaSetDevice(rank % t->gpus)); }
@@ -30,8 +30,8 @@ static uint64_t timeout_ms_of_test(void) { return short_run() ? 60000 : 5000; }
 static void open_team(team *t, int ranks, uint64_t timeout_ms) {
     *t = (team){.ranks = ranks, .gpus = gpus_here()};
     if (t->gpus > ranks) t->gpus = ranks;
-    GPU_OK(cudaHostAlloc((void **)&t->given_up, sizeof *t->given_up, cudaHostAllocPortable));
-    memset(t->given_up, 0, sizeof *t->given_up);
+    GPU_OK(cudaHostAlloc((void **)&t->timeouts, sizeof *t->timeouts, cudaHostAllocPortable));
+    memset(t->timeouts, 0, sizeof *t->timeouts);
     uint32_t *flags[RANKS];
     for (int r = 0; r < ranks; r++) {
         use(t, r);
@@ -44,7 +44,7 @@ static void open_team(team *t, int ranks, uint64_t timeout_ms) {
     }
     for (int r = 0; r < ranks; r++) {
         t->peers[r] =
-            (iv_gpu_peers){.ranks = ranks, .rank = r, .given_up = t->given_up, .timeout_ns = timeout_ms * 1000000};
+            (iv_gpu_peers){.ranks = ranks, .rank = r, .timeouts = t->timeouts, .timeout_ns = timeout_ms * 1000000};
         memcpy(t->peers[r].flags, flags, sizeof flags);
     }
 }
@@ -57,10 +57,10 @@ static void wait_for_all(const team *t) {
 }
 
 static void assert_no_timeout(const team *t, const char *what) {
-    if (!t->given_up->any) return;
+    if (!t->timeouts->any) return;
     for (int r = 0; r < t->ranks; r++) {
-        iv_gpu_awaited a = iv_gpu_awaited_of(t->given_up->rank[r]);
-        if (t->given_up->rank[r])
+        iv_gpu_awaited a = iv_gpu_awaited_of(t->timeouts->rank[r]);
+        if (t->timeouts->rank[r])
             printf("rank %d gave up waiting for block %u of rank %u, %u barriers behind\n", r, a.block, a.rank,
                    a.behind);
     }
@@ -72,7 +72,7 @@ static void close_team(team *t) {
         use(t, r);
         cudaStreamDestroy(t->stream[r]), cudaFree(t->peers[0].flags[r]);
     }
-    cudaFreeHost(t->given_up);
+    cudaFreeHost(t->timeouts);
 }
 
 /* ---- all-reduces ---------------------------------------------------------------------------------------------- */
@@ -379,8 +379,8 @@ static void timeouts_are_recorded(void **state) {
     use(&t, 1);
     GPU_OK(iv_gpu_barrier(&t.peers[1], t.stream[1]));
     wait_for_all(&t);
-    assert_true(t.given_up->any && !t.given_up->rank[0]);
-    iv_gpu_awaited a = iv_gpu_awaited_of(t.given_up->rank[1]);
+    assert_true(t.timeouts->any && !t.timeouts->rank[0]);
+    iv_gpu_awaited a = iv_gpu_awaited_of(t.timeouts->rank[1]);
     assert_int_equal(a.rank, 0);
     assert_int_equal(a.block, 0);
     assert_int_equal(a.behind, 1);

@@ -3,6 +3,7 @@
 #ifndef IV_TESTS_ENGINE_CLIENT_H
 #define IV_TESTS_ENGINE_CLIENT_H
 
+#include "invar.h"
 #include "random.h"
 #include "base/buf.h"
 #include "base/utf8.h"

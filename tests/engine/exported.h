@@ -5,6 +5,7 @@
 #include "client.h"
 #include "format/checkpoint.h"
 #include "format/scratch.h"
+#include "invar_model.h"
 
 /* Towers too. */
 static void export_has_the_same_form(const char *dir) {

@@ -1,6 +1,7 @@
 /* Adapters that are merged into a copy of the model: its answers are near those of the model next to the adapter, its
  * weights are its own, and what cannot be merged is refused. */
 #include "client.h"
+#include "invar_model.h"
 #include "train/checkpoint/files.h"
 #include "format/scratch.h"
 

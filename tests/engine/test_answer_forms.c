@@ -2,6 +2,7 @@
 #include "../format/scratch.h"
 #include "chat_templates.h"
 #include "format/json.h"
+#include "invar.h"
 
 #include <invar.h>
 

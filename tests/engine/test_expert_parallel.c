@@ -1,5 +1,6 @@
 /* Experts are whole on a rank, and all ranks divide them: what a caller may ask of that, and what each rank has. */
 #include "client.h"
+#include "invar_model.h"
 
 #include "engine/state.h"
 

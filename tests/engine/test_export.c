@@ -1,5 +1,6 @@
 /* A copy of a model is the model: weights digest, logits and files; in another type and back; what fails leaves
  * nothing. */
+#include "invar_model.h"
 #include "model/runner.h"
 #include "base/digest.h"
 #include "base/file.h"

@@ -16,10 +16,7 @@ static void refuse(iv_engine *e, const iv_request *r, const char *text) { refuse
 
 static void every_field_is_checked(void **state) {
     (void)state;
-    static const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *const many[17] = {"a", "a", "a", "a", "a",
-                                                                                             "a", "a", "a", "a", "a",
-                                                                                             "a", "a", "a", "a", "a",
-                                                                                             "a", "a"};
+    const char *const empty[] = {""}, *const broken[] = {"a\xc3"}, *many[17];
     static const int32_t outside[] = {3, 1024}, negative[] = {-1};
     static int32_t long_prompt[257], stop_ids[65];
     static iv_logit_bias biases[4097];
@@ -28,6 +25,7 @@ static void every_field_is_checked(void **state) {
     const iv_request good = ask(e, "2 + 2 =", 4);
     iv_request r;
     memset(long_stop, 'a', 257);
+    for (size_t i = 0; i < 17; i++) many[i] = "a";
     const char *const too_long[] = {long_stop}, *const absent[] = {"a", NULL};
 #define REFUSED(text, ...)   \
     do {                     \

@@ -3,6 +3,7 @@
  * overwritten, so that reading one is seen. */
 #include "client.h"
 #include "engine/state.h"
+#include "invar_model.h"
 
 enum { WINDOW = 100, CASES = 7, PAGE = IV_ATTENTION_BLOCK };
 

@@ -41,7 +41,6 @@ static void defaults(void **state) {
         assert_int_equal(c.shared_intermediate_size, experts ? 512 : 0);
         assert_int_equal(c.norm_topk_prob, experts);
         assert_true(iv_tensor_is_ignored(&c, "mtp.layers.0.mlp.up_proj.weight"));
-        assert_int_equal(iv_config_check_attention_only(&c, "training on device cuda", &err), IV_UNSUPPORTED);
     }
 }
 

@@ -122,26 +122,27 @@ static void numbers_may_be_spelled_as_reals(void **state) {
     assert_true(c.ropes[0].theta == 1e6);
 }
 
+static const char *const llama3_spellings[] = {
+    "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_"
+    "factor\":1,"
+    "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+    "{\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1."
+    "0,"
+    "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+    "{\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_"
+    "factor\":1,"
+    "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192.0}}",
+    "{\"rope_scaling\":null,\"rope_parameters\":{\"full_attention\":{\"rope_theta\":500000,\"rope_type\":"
+    "\"llama3\","
+    "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"
+    "}}",
+};
+
 static void both_spellings_of_rope(void **state) {
     (void)state;
-    static const char *const llama3[] = {
-        "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_"
-        "factor\":1,"
-        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
-        "{\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1."
-        "0,"
-        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
-        "{\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_"
-        "factor\":1,"
-        "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192.0}}",
-        "{\"rope_scaling\":null,\"rope_parameters\":{\"full_attention\":{\"rope_theta\":500000,\"rope_type\":"
-        "\"llama3\","
-        "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"
-        "}}",
-    };
     iv_model_config c;
-    for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++) {
-        parse_ok("llama", llama3[i], &c);
+    for (size_t i = 0; i < sizeof llama3_spellings / sizeof *llama3_spellings; i++) {
+        parse_ok("llama", llama3_spellings[i], &c);
         assert_int_equal(c.ropes[0].kind, IV_ROPE_LLAMA3);
         assert_true(c.ropes[0].theta == 500000 && c.ropes[0].factor == 8 && c.ropes[0].low_freq_factor == 1);
         assert_true(c.ropes[0].high_freq_factor == 4 && c.ropes[0].original_positions == 8192);
@@ -435,48 +436,55 @@ static void bad_fields_are_named(void **state) {
     }
 }
 
+static const struct {
+    const char *harmful, *message, *harmless;
+} members[] = {
+    {"{\"is_causal\":false}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":true}"},
+    {"{\"is_causal\":0}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":null}"},
+    {"{\"use_bidirectional_attention\":true}", "use_bidirectional_attention: wanted false",
+     "{\"use_bidirectional_attention\":false}"},
+    {"{\"per_layer_config\":{\"1\":{\"head_dim\":32}}}", "per_layer_config: wanted {}", "{\"per_layer_config\":{}}"},
+    {"{\"attention_chunk_size\":8192}", "attention_chunk_size: wanted 0", "{\"attention_chunk_size\":null}"},
+    {"{\"num_kv_shared_layers\":2}", "num_kv_shared_layers", "{\"num_kv_shared_layers\":0}"},
+    {"{\"is_encoder_decoder\":true}", "is_encoder_decoder", "{\"is_encoder_decoder\":false}"},
+    {"{\"pruned_heads\":{\"0\":[1]}}", "pruned_heads", "{\"pruned_heads\":{}}"},
+    {"{\"final_logit_softcapping\":30.0}", "final_logit_softcapping: wanted 0 (others are not implemented for ",
+     "{\"final_logit_softcapping\":null}"},
+    {"{\"attention_multiplier\":0.015625}", "attention_multiplier: wanted null", "{\"attention_multiplier\":null}"},
+    {"{\"embedding_multiplier\":12}", "embedding_multiplier: wanted 1", "{\"embedding_multiplier\":1.0}"},
+    {"{\"mlp_multipliers\":[1,0.5]}", "mlp_multipliers: wanted [1,1]", "{\"mlp_multipliers\":[1.0,1.0]}"},
+    {"{\"no_rope_layers\":[1,1,1,0]}", "no_rope_layers", "{\"no_rope_layers\":[]}"},
+    {"{\"rope_interleaved\":true}", "rope_interleaved", "{\"rope_interleaved\":false}"},
+    {"{\"hidden_activation\":\"gelu_pytorch_tanh\"}", "hidden_activation: wanted \"silu\"",
+     "{\"hidden_activation\":\"silu\"}"},
+    {"{\"scoring_func\":\"sigmoid\"}", "scoring_func: wanted \"softmax\"", "{\"scoring_func\":\"softmax\"}"},
+    {"{\"shared_expert_intermediate_size\":64}", "shared_expert_intermediate_size",
+     "{\"shared_expert_intermediate_size\":0}"},
+    {"{\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}", "c: rope_parameters.llama_4_scaling_beta: wanted 0",
+     "{\"rope_parameters\":{\"llama_4_scaling_beta\":0}}"},
+    {"{\"attn_temperature_tuning\":4}", "attn_temperature_tuning",
+     "{\"use_cache\":true,\"attention_dropout\":0.1,\"pretraining_tp\":2,\"_attn_implementation\":\"sdpa\"}"},
+};
+
 /* One harmful and one harmless value of every kind; the harmless ones are those of published files. */
 static void members_that_change_the_arithmetic_are_refused(void **state) {
     (void)state;
-    static const struct {
-        const char *harmful, *message, *harmless;
-    } cases[] = {
-        {"{\"is_causal\":false}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":true}"},
-        {"{\"is_causal\":0}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":null}"},
-        {"{\"use_bidirectional_attention\":true}", "use_bidirectional_attention: wanted false",
-         "{\"use_bidirectional_attention\":false}"},
-        {"{\"per_layer_config\":{\"1\":{\"head_dim\":32}}}", "per_layer_config: wanted {}",
-         "{\"per_layer_config\":{}}"},
-        {"{\"attention_chunk_size\":8192}", "attention_chunk_size: wanted 0", "{\"attention_chunk_size\":null}"},
-        {"{\"num_kv_shared_layers\":2}", "num_kv_shared_layers", "{\"num_kv_shared_layers\":0}"},
-        {"{\"is_encoder_decoder\":true}", "is_encoder_decoder", "{\"is_encoder_decoder\":false}"},
-        {"{\"pruned_heads\":{\"0\":[1]}}", "pruned_heads", "{\"pruned_heads\":{}}"},
-        {"{\"final_logit_softcapping\":30.0}", "final_logit_softcapping: wanted 0 (others are not implemented for ",
-         "{\"final_logit_softcapping\":null}"},
-        {"{\"attention_multiplier\":0.015625}", "attention_multiplier: wanted null", "{\"attention_multiplier\":null}"},
-        {"{\"embedding_multiplier\":12}", "embedding_multiplier: wanted 1", "{\"embedding_multiplier\":1.0}"},
-        {"{\"mlp_multipliers\":[1,0.5]}", "mlp_multipliers: wanted [1,1]", "{\"mlp_multipliers\":[1.0,1.0]}"},
-        {"{\"no_rope_layers\":[1,1,1,0]}", "no_rope_layers", "{\"no_rope_layers\":[]}"},
-        {"{\"rope_interleaved\":true}", "rope_interleaved", "{\"rope_interleaved\":false}"},
-        {"{\"hidden_activation\":\"gelu_pytorch_tanh\"}", "hidden_activation: wanted \"silu\"",
-         "{\"hidden_activation\":\"silu\"}"},
-        {"{\"scoring_func\":\"sigmoid\"}", "scoring_func: wanted \"softmax\"", "{\"scoring_func\":\"softmax\"}"},
-        {"{\"shared_expert_intermediate_size\":64}", "shared_expert_intermediate_size",
-         "{\"shared_expert_intermediate_size\":0}"},
-        {"{\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}", "c: rope_parameters.llama_4_scaling_beta: wanted 0",
-         "{\"rope_parameters\":{\"llama_4_scaling_beta\":0}}"},
-        {"{\"attn_temperature_tuning\":4}", "attn_temperature_tuning",
-         "{\"use_cache\":true,\"attention_dropout\":0.1,\"pretraining_tp\":2,\"_attn_implementation\":\"sdpa\"}"},
-    };
     static const char *const family[] = {"qwen3", "qwen3_moe", "qwen2", "llama", "mistral"};
     iv_model_config c;
     iv_error err;
     for (size_t f = 0; f < sizeof family / sizeof *family; f++)
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            expect_error(cases[i].harmful, parse_edit(family[f], cases[i].harmful, &c, &err), &err, IV_UNSUPPORTED,
-                         cases[i].message);
-            parse_ok(family[f], cases[i].harmless, &c);
+        for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+            expect_error(members[i].harmful, parse_edit(family[f], members[i].harmful, &c, &err), &err, IV_UNSUPPORTED,
+                         members[i].message);
+            parse_ok(family[f], members[i].harmless, &c);
         }
+}
+
+/* Members that a family reads, which others refuse. */
+static void members_of_related_families(void **state) {
+    (void)state;
+    iv_model_config c;
+    iv_error err;
     expect_error("norm", parse_edit("llama", "{\"use_qk_norm\":true}", &c, &err), &err, IV_UNSUPPORTED,
                  "use_qk_norm: wanted false");
     parse_ok("llama",
@@ -502,8 +510,9 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
     const iv_rope_config *none = &c.ropes[c.layer[1].rope];
     assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
     expect_error(
-        "known", parse_edit("llama", "{\"model_type\":\"muse_glimmer\"}", &c, &err), &err, IV_UNSUPPORTED,
-        "model_type 'muse_glimmer' is not supported: it needs a gate of attention's output (supported: qwen3, ");
+        "known", parse_edit("llama", "{\"model_type\":\"laguna\"}", &c, &err), &err, IV_UNSUPPORTED,
+        "model_type 'laguna' is not supported: it needs gates of attention's output by softplus, numbers of heads by "
+        "layer (supported: qwen3, ");
     parse_ok("llama", "{\"model_type\":\"granite_swa\",\"sliding_window\":32,\"layer_rope_theta\":[0,1e4,1e4,1e4]}",
              &c);
     assert_true(c.attention_sinks && c.layer[0].window == 0 && c.layer[1].window == 32 && c.layer[0].rope == 1);
@@ -679,6 +688,7 @@ int main(void) {
                                        cmocka_unit_test(token_ids_and_dtype),
                                        cmocka_unit_test(bad_fields_are_named),
                                        cmocka_unit_test(members_that_change_the_arithmetic_are_refused),
+                                       cmocka_unit_test(members_of_related_families),
                                        cmocka_unit_test(gemma4),
                                        cmocka_unit_test(what_is_not_a_config_is_named),
                                        cmocka_unit_test(real_configs)};

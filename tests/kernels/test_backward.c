@@ -106,6 +106,39 @@ static void compute_close(iv_compute *c) {
     free(c->scratch);
 }
 
+/* KV head h of sequence s: the reference has heads apart. */
+static void reference_head(const iv_attention_backward_args *a, iv_arithmetic arithmetic, size_t s, size_t h,
+                           float *want) {
+    size_t g = a->group, heads = a->kv_heads * g, dim = a->head_dim, width = iv_dtype_bytes(a->type);
+    size_t m = a->sequences[s].rows, first = a->sequences[s].first;
+    char *t[5];
+    const char *from[5] = {a->q, a->out, a->dout, a->k, a->v};
+    float *dq = calloc((g + 2) * m * dim, sizeof *dq), *dk = dq + g * m * dim, *dv = dk + m * dim,
+          *l = calloc(g * m, sizeof *l);
+    for (int i = 0; i < 5; i++) {
+        size_t of = i < 3 ? g : 1, all = i < 3 ? heads : a->kv_heads;
+        t[i] = malloc(of * m * dim * width);
+        for (size_t j = 0; j < of; j++)
+            for (size_t row = 0; row < m; row++)
+                memcpy(t[i] + (j * m + row) * dim * width, from[i] + ((first + row) * all + h * of + j) * dim * width,
+                       dim * width);
+    }
+    for (size_t j = 0; j < g; j++)
+        for (size_t row = 0; row < m; row++) l[j * m + row] = a->lse2[(first + row) * heads + h * g + j];
+    iv_ref_attention_backward_args ref = {arithmetic, a->type,        m,    dim,  g,    a->window, a->scale_log2e,
+                                          a->scale,   a->score_inner, t[0], t[1], t[2], t[3],      t[4],
+                                          l};
+    assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
+    for (size_t row = 0; row < m; row++) {
+        float *to = want + (first + row) * a->dqkv_stride;
+        for (size_t j = 0; j < g; j++) memcpy(to + (h * g + j) * dim, dq + (j * m + row) * dim, dim * sizeof *to);
+        memcpy(to + (heads + h) * dim, dk + row * dim, dim * sizeof *to);
+        memcpy(to + (heads + a->kv_heads + h) * dim, dv + row * dim, dim * sizeof *to);
+    }
+    for (int i = 0; i < 5; i++) free(t[i]);
+    free(dq), free(l);
+}
+
 static void one_attention(rng *r) {
     static const size_t dims[] = {16, 32, 64, 8, 20, 48};
     iv_attention_backward_args a = {.type = (iv_dtype)rng_below(r, 3), .kv_heads = 1 + rng_below(r, 2)};
@@ -133,36 +166,7 @@ static void one_attention(rng *r) {
         want_terms[i] = iv_ref_sink_gradient(arithmetic, sinks[i % heads], lse2[i],
                                              iv_ref_row_dot(a.type, d + i * dim * width, o + i * dim * width, dim));
     for (size_t s = 0; s < 2; s++)
-        for (size_t h = 0; h < a.kv_heads; h++) { /* the reference has heads apart */
-            size_t m = n[s], g = a.group;
-            char *t[5];
-            const char *from[5] = {q, o, d, k, v};
-            float *dq = calloc((g + 2) * m * dim, sizeof *dq), *dk = dq + g * m * dim, *dv = dk + m * dim,
-                  *l = calloc(g * m, sizeof *l);
-            for (int i = 0; i < 5; i++) {
-                size_t of = i < 3 ? g : 1, all = i < 3 ? heads : a.kv_heads;
-                t[i] = malloc(of * m * dim * width);
-                for (size_t j = 0; j < of; j++)
-                    for (size_t row = 0; row < m; row++)
-                        memcpy(t[i] + (j * m + row) * dim * width,
-                               from[i] + ((ranges[s].first + row) * all + h * of + j) * dim * width, dim * width);
-            }
-            for (size_t j = 0; j < g; j++)
-                for (size_t row = 0; row < m; row++) l[j * m + row] = lse2[(ranges[s].first + row) * heads + h * g + j];
-            iv_ref_attention_backward_args ref = {arithmetic, a.type,        m,       dim,           g,
-                                                  a.window,   a.scale_log2e, a.scale, a.score_inner, t[0],
-                                                  t[1],       t[2],          t[3],    t[4],          l};
-            assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
-            for (size_t row = 0; row < m; row++) {
-                float *to = want + (ranges[s].first + row) * a.dqkv_stride;
-                for (size_t j = 0; j < g; j++)
-                    memcpy(to + (h * g + j) * dim, dq + (j * m + row) * dim, dim * sizeof *to);
-                memcpy(to + (heads + h) * dim, dk + row * dim, dim * sizeof *to);
-                memcpy(to + (heads + a.kv_heads + h) * dim, dv + row * dim, dim * sizeof *to);
-            }
-            for (int i = 0; i < 5; i++) free(t[i]);
-            free(dq), free(l);
-        }
+        for (size_t h = 0; h < a.kv_heads; h++) reference_head(&a, arithmetic, s, h, want);
     for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
         size_t bytes, threads = 1 + rng_below(r, 3);
         assert_true(iv_attention_backward_scratch(a.type, dim, iv_size_max(n[0], n[1]), &bytes));

@@ -41,6 +41,22 @@ static iv_matrix pack(iv_dtype type, const values *v, size_t k, int leaves) {
 
 /* One product of n outputs over k inputs, rows of three adapters and of the base in any order. The site is the head's.
  */
+/* plain: the base's sums of a row, without `added`. of: NULL: a row of the base. */
+static void check_row(const iv_ref_adapter *ref, const iv_adapted *of, const char *in, size_t n, const float *plain,
+                      const float *added, const float *got) {
+    float t[64];
+    if (of) iv_ref_adapter_inner(ref, in, t);
+    for (size_t j = 0; j < n; j++) {
+        float y = plain[j];
+        if (of && j >= of->out->first && j < of->out->first + of->out->b.n)
+            y = iv_ref_adapt(ref, t, j - of->out->first, y);
+        if (added) y = iv_canonical(y + added[j]);
+        if (iv_bits(y) != iv_bits(got[j]))
+            fail_msg("rank %zu, output %zu of %zu over %zu: wanted %08x, found %08x", of ? of->rank : 0, j, n,
+                     ref->inputs, iv_bits(y), iv_bits(got[j]));
+    }
+}
+
 static void check(rng *r, iv_arithmetic arithmetic, iv_dtype type, const iv_kernels *kernels) {
     size_t n = 1 + rng_below(r, 70), k = 1 + rng_below(r, 200), out_stride = n + rng_below(r, 3);
     values w = random_matrix(r, type, n, k), x = random_matrix(r, type, ROWS, k), a[SLOTS], b[SLOTS];
@@ -90,21 +106,9 @@ static void check(rng *r, iv_arithmetic arithmetic, iv_dtype type, const iv_kern
     for (size_t i = 0; i < ROWS; i++) {
         const iv_adapted *of = rows[i] ? at[rows[i] - 1][0] : NULL;
         const char *in = (const char *)x.data + i * x.k * iv_dtype_bytes(type);
-        float t[64];
         iv_ref_adapter ref = {.arithmetic = arithmetic, .type = type, .inputs = k, .leaves = base.leaves};
-        if (of) {
-            ref.a = a[rows[i] - 1].data, ref.b = b[rows[i] - 1].data, ref.rank = of->rank, ref.scale = of->scale;
-            iv_ref_adapter_inner(&ref, in, t);
-        }
-        for (size_t j = 0; j < n; j++) {
-            float y = want[i * out_stride + j];
-            if (of && j >= of->out->first && j < of->out->first + of->out->b.n)
-                y = iv_ref_adapt(&ref, t, j - of->out->first, y);
-            if (added) y = iv_canonical(y + added[j]);
-            if (iv_bits(y) != iv_bits(got[i * out_stride + j]))
-                fail_msg("row %zu of adapter %u, output %zu of %zu over %zu: wanted %08x, found %08x", i, rows[i], j, n,
-                         k, iv_bits(y), iv_bits(got[i * out_stride + j]));
-        }
+        if (of) ref.a = a[rows[i] - 1].data, ref.b = b[rows[i] - 1].data, ref.rank = of->rank, ref.scale = of->scale;
+        check_row(&ref, of, in, n, want + i * out_stride, added, got + i * out_stride);
     }
     for (size_t i = 0; i < SLOTS; i++) {
         iv_memory_free(outs[i].b.data, iv_matrix_bytes(&outs[i].b));

@@ -343,93 +343,118 @@ static void *head_rows(const world *w, const void *x, size_t first, size_t n, si
     return out;
 }
 
+/* A trial's arguments and results: q, out, dout [rows][heads * dim], k, v [rows][kv * dim] typed. */
+typedef struct attention_trial {
+    world w;
+    iv_ops_attention a;
+    size_t padded, row; /* head_dim padded; floats of a row of dqkv */
+    void *q, *k, *v, *out, *dout;
+    float *lse2, *dqkv;
+} attention_trial;
+
+/* Head h of a sequence of n tokens from row `first` on: its outputs are the reference's. */
+static void check_outputs(const attention_trial *t, size_t h, size_t first, size_t n, const void *keys,
+                          const void *values) {
+    const world *w = &t->w;
+    size_t dim = t->a.head_dim, heads = t->a.heads;
+    void *query = head_rows(w, t->q, first, n, heads, h, dim, t->padded);
+    for (size_t i = 0; i < n; i++) {
+        float wanted[64], found[64];
+        iv_ref_attention_args args = {.arithmetic = w->arithmetic,
+                                      .type = w->type,
+                                      .head_dim = dim,
+                                      .position = (int64_t)i,
+                                      .window = t->a.window,
+                                      .scale_log2e = iv_attention_scale_log2e(dim),
+                                      .q = (char *)query + i * t->padded * w->width,
+                                      .keys = keys,
+                                      .values = values};
+        assert_true(iv_ref_attention(&args, wanted));
+        void *rounded = typed(w, wanted, dim);
+        for (size_t d = 0; d < dim; d++) {
+            wanted[d] = iv_element(w->type, rounded, d);
+            found[d] = iv_element(w->type, t->out, ((first + i) * heads + h) * dim + d);
+        }
+        same(found, wanted, dim, "attention");
+        free(rounded);
+    }
+    free(query);
+}
+
+/* `group` heads from h on, one after another. */
+static void *heads_apart(const attention_trial *t, const void *from, size_t first, size_t n, size_t h, size_t group) {
+    size_t dim = t->a.head_dim, bytes = n * dim * t->w.width;
+    char *all = new (group * n * dim, t->w.width);
+    for (size_t e = 0; e < group; e++) {
+        void *one = head_rows(&t->w, from, first, n, t->a.heads, h + e, dim, dim);
+        memcpy(all + e * bytes, one, bytes);
+        free(one);
+    }
+    return all;
+}
+
+/* KV head g of a sequence: outputs and gradients are the reference's. */
+static void check_kv_head(const attention_trial *t, size_t g, size_t first, size_t n) {
+    const world *w = &t->w;
+    size_t dim = t->a.head_dim, heads = t->a.heads, kv = t->a.kv_heads, group = heads / kv;
+    void *keys = head_rows(w, t->k, first, n, kv, g, dim, t->padded),
+         *values = head_rows(w, t->v, first, n, kv, g, dim, dim),
+         *plain = head_rows(w, t->k, first, n, kv, g, dim, dim);
+    void *qs = heads_apart(t, t->q, first, n, g * group, group),
+         *os = heads_apart(t, t->out, first, n, g * group, group),
+         *ds = heads_apart(t, t->dout, first, n, g * group, group);
+    float *ls = new (group * n, 4), *dq = new (group * n * dim, 4), *dk = new (n * dim, 4), *dv = new (n * dim, 4);
+    for (size_t e = 0; e < group; e++) {
+        check_outputs(t, g * group + e, first, n, keys, values);
+        for (size_t i = 0; i < n; i++) ls[e * n + i] = t->lse2[(first + i) * heads + g * group + e];
+    }
+    iv_ref_attention_backward_args args = {.arithmetic = w->arithmetic,
+                                           .type = w->type,
+                                           .n = n,
+                                           .head_dim = dim,
+                                           .group = group,
+                                           .window = t->a.window,
+                                           .scale_log2e = iv_attention_scale_log2e(dim),
+                                           .scale = iv_attention_scale(dim),
+                                           .q = qs,
+                                           .out = os,
+                                           .dout = ds,
+                                           .k = plain,
+                                           .v = values,
+                                           .lse2 = ls};
+    assert_true(iv_ref_attention_backward(&args, dq, dk, dv));
+    for (size_t i = 0; i < n; i++) {
+        const float *row = t->dqkv + (first + i) * t->row;
+        for (size_t e = 0; e < group; e++) same(row + (g * group + e) * dim, dq + (e * n + i) * dim, dim, "dq");
+        same(row + (heads + g) * dim, dk + i * dim, dim, "dk");
+        same(row + (heads + kv + g) * dim, dv + i * dim, dim, "dv");
+    }
+    free(keys), free(values), free(plain), free(qs), free(os), free(ds), free(ls), free(dq), free(dk), free(dv);
+}
+
 static void attention_heads(void **state) {
     (void)state;
     rng r = rng_start("attention_heads");
     iv_error err;
     for (size_t trial = 0; trial < trials(20, 300); trial++) {
-        world w = open_world(&r);
+        attention_trial t = {.w = open_world(&r)};
         size_t kv = 1 + rng_below(&r, 2), group = 1 + rng_below(&r, 3), heads = kv * group,
                dim = 2 + 2 * rng_below(&r, 12);
-        size_t lengths[3] = {1 + rng_below(&r, 90), rng_below(&r, 2), 1 + rng_below(&r, 70)}, padded = iv_padded_k(dim);
-        size_t rows = lengths[0] + lengths[1] + lengths[2], all = (heads + 2 * kv) * dim;
-        iv_ops_attention a = {.heads = heads, .kv_heads = kv, .head_dim = dim, .lengths = lengths, .sequences = 3};
-        a.window = rng_below(&r, 2) ? (int64_t)(1 + rng_below(&r, 80)) : 0;
-        void *q = random_typed(&r, &w, rows * heads * dim), *k = random_typed(&r, &w, rows * kv * dim),
-             *v = random_typed(&r, &w, rows * kv * dim), *dout = random_typed(&r, &w, rows * heads * dim),
-             *out = new (rows * heads * dim, w.width);
-        float *lse2 = new (rows * heads, 4), *dqkv = new (rows * all, 4);
-        ASSERT_OK(iv_ops_attention_forward(w.ops, &a, q, k, v, out, lse2, &err), &err);
-        ASSERT_OK(iv_ops_attention_backward(w.ops, &a, q, k, v, out, dout, lse2, dqkv, &err), &err);
+        size_t lengths[3] = {1 + rng_below(&r, 90), rng_below(&r, 2), 1 + rng_below(&r, 70)};
+        size_t rows = lengths[0] + lengths[1] + lengths[2];
+        t.padded = iv_padded_k(dim), t.row = (heads + 2 * kv) * dim;
+        t.a = (iv_ops_attention){.heads = heads, .kv_heads = kv, .head_dim = dim, .lengths = lengths, .sequences = 3};
+        t.a.window = rng_below(&r, 2) ? (int64_t)(1 + rng_below(&r, 80)) : 0;
+        t.q = random_typed(&r, &t.w, rows * heads * dim), t.k = random_typed(&r, &t.w, rows * kv * dim);
+        t.v = random_typed(&r, &t.w, rows * kv * dim), t.dout = random_typed(&r, &t.w, rows * heads * dim);
+        t.out = new (rows * heads * dim, t.w.width);
+        t.lse2 = new (rows * heads, 4), t.dqkv = new (rows * t.row, 4);
+        ASSERT_OK(iv_ops_attention_forward(t.w.ops, &t.a, t.q, t.k, t.v, t.out, t.lse2, &err), &err);
+        ASSERT_OK(iv_ops_attention_backward(t.w.ops, &t.a, t.q, t.k, t.v, t.out, t.dout, t.lse2, t.dqkv, &err), &err);
         for (size_t i = 0, first = 0; i < 3; first += lengths[i++])
-            for (size_t g = 0; g < kv && lengths[i]; g++) {
-                size_t n = lengths[i];
-                void *keys = head_rows(&w, k, first, n, kv, g, dim, padded),
-                     *values = head_rows(&w, v, first, n, kv, g, dim, dim),
-                     *plain = head_rows(&w, k, first, n, kv, g, dim, dim);
-                char *qs = new (group * n * dim, w.width), *os = new (group * n * dim, w.width),
-                     *ds = new (group * n * dim, w.width);
-                float *ls = new (group * n, 4), *dq = new (group * n * dim, 4), *dk = new (n * dim, 4),
-                      *dv = new (n * dim, 4);
-                for (size_t e = 0; e < group; e++) {
-                    size_t h = g * group + e, at = e * n * dim * w.width;
-                    void *query = head_rows(&w, q, first, n, heads, h, dim, padded), *part;
-                    for (size_t t = 0; t < n; t++) {
-                        float wanted[64], found[64];
-                        iv_ref_attention_args args = {.arithmetic = w.arithmetic,
-                                                      .type = w.type,
-                                                      .head_dim = dim,
-                                                      .position = (int64_t)t,
-                                                      .window = a.window,
-                                                      .scale_log2e = iv_attention_scale_log2e(dim),
-                                                      .q = (char *)query + t * padded * w.width,
-                                                      .keys = keys,
-                                                      .values = values};
-                        assert_true(iv_ref_attention(&args, wanted));
-                        void *rounded = typed(&w, wanted, dim);
-                        for (size_t d = 0; d < dim; d++) {
-                            wanted[d] = iv_element(w.type, rounded, d);
-                            found[d] = iv_element(w.type, out, ((first + t) * heads + h) * dim + d);
-                        }
-                        same(found, wanted, dim, "attention");
-                        ls[e * n + t] = lse2[(first + t) * heads + h];
-                        free(rounded);
-                    }
-                    part = head_rows(&w, q, first, n, heads, h, dim, dim), memcpy(qs + at, part, n * dim * w.width),
-                    free(part);
-                    part = head_rows(&w, out, first, n, heads, h, dim, dim), memcpy(os + at, part, n * dim * w.width),
-                    free(part);
-                    part = head_rows(&w, dout, first, n, heads, h, dim, dim), memcpy(ds + at, part, n * dim * w.width),
-                    free(part);
-                    free(query);
-                }
-                iv_ref_attention_backward_args args = {.arithmetic = w.arithmetic,
-                                                       .type = w.type,
-                                                       .n = n,
-                                                       .head_dim = dim,
-                                                       .group = group,
-                                                       .window = a.window,
-                                                       .scale_log2e = iv_attention_scale_log2e(dim),
-                                                       .scale = iv_attention_scale(dim),
-                                                       .q = qs,
-                                                       .out = os,
-                                                       .dout = ds,
-                                                       .k = plain,
-                                                       .v = values,
-                                                       .lse2 = ls};
-                assert_true(iv_ref_attention_backward(&args, dq, dk, dv));
-                for (size_t t = 0; t < n; t++) {
-                    const float *row = dqkv + (first + t) * all;
-                    for (size_t e = 0; e < group; e++)
-                        same(row + (g * group + e) * dim, dq + (e * n + t) * dim, dim, "dq");
-                    same(row + (heads + g) * dim, dk + t * dim, dim, "dk");
-                    same(row + (heads + kv + g) * dim, dv + t * dim, dim, "dv");
-                }
-                free(keys), free(values), free(plain), free(qs), free(os), free(ds), free(ls), free(dq), free(dk),
-                    free(dv);
-            }
-        free(q), free(k), free(v), free(dout), free(out), free(lse2), free(dqkv);
-        iv_ops_close(w.ops);
+            for (size_t g = 0; g < kv && lengths[i]; g++) check_kv_head(&t, g, first, lengths[i]);
+        free(t.q), free(t.k), free(t.v), free(t.dout), free(t.out), free(t.lse2), free(t.dqkv);
+        iv_ops_close(t.w.ops);
     }
 }
 

@@ -358,26 +358,7 @@ class Handler(BaseHTTPRequestHandler):
                 else:
                     texts[c][1] += part
                 if stream:
-                    delta = (
-                        {"delta": {"reasoning_content": part} if thinking else {"content": part}}
-                        if chat
-                        else {"text": part}
-                    )
-                    choice = {
-                        "index": c,
-                        **delta,
-                        "logprobs": (
-                            self.logprobs(body, chat, lists[c][-1:]) if body.get("logprobs") is not None else None
-                        ),
-                        "finish_reason": finishes[c],
-                        "token_ids": [token],
-                    }
-                    chunk = {"choices": [choice], "usage": None, "system_fingerprint": FINGERPRINT}
-                    if not first:
-                        chunk["prompt_token_ids"] = children[0][0]
-                    if finishes[c] and len(children) == 1:
-                        chunk["invar"] = self.invar(body, children[c][1], lists[c])
-                    self.chunk("data: " + json.dumps(chunk) + "\n\n")
+                    self.send_chunk(body, chat, children, c, not first, thinking, part, lists[c], finishes[c])
             if not live:
                 break
         if stream:
@@ -385,9 +366,24 @@ class Handler(BaseHTTPRequestHandler):
             self.chunk("data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
             return
+        self.send_answer(body, chat, children, lists, finishes, texts, usage)
+
+    def send_chunk(self, body, chat, children, c, first, thinking, part, tokens, finish):
+        """The last of the tokens of choice c, as an event."""
+        delta = {"delta": {"reasoning_content": part} if thinking else {"content": part}} if chat else {"text": part}
+        logprobs = self.logprobs(body, chat, tokens[-1:]) if body.get("logprobs") is not None else None
+        choice = {"index": c, **delta, "logprobs": logprobs, "finish_reason": finish, "token_ids": [tokens[-1][0]]}
+        chunk = {"choices": [choice], "usage": None, "system_fingerprint": FINGERPRINT}
+        if first:
+            chunk["prompt_token_ids"] = children[0][0]
+        if finish and len(children) == 1:
+            chunk["invar"] = self.invar(body, children[c][1], tokens)
+        self.chunk("data: " + json.dumps(chunk) + "\n\n")
+
+    def send_answer(self, body, chat, children, lists, finishes, texts, usage):
         choices = []
         for c, tokens in enumerate(lists):
-            said = (
+            content = (
                 {"message": {"role": "assistant", "reasoning_content": texts[c][0], "content": texts[c][1]}}
                 if chat
                 else {"text": texts[c][1]}
@@ -395,7 +391,7 @@ class Handler(BaseHTTPRequestHandler):
             choices.append(
                 {
                     "index": c,
-                    **said,
+                    **content,
                     "logprobs": self.logprobs(body, chat, tokens),
                     "finish_reason": finishes[c],
                     "token_ids": [t for t, _, _ in tokens],

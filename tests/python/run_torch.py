@@ -19,7 +19,7 @@ def package(folder: pathlib.Path, build: pathlib.Path, python: pathlib.Path) -> 
     for source in (ROOT / "python/invar").iterdir():
         (folder / source.name).symlink_to(source)
     (folder / "libinvar.so").symlink_to(build / "libinvar_python.so")
-    headers = [ROOT / "include" / name for name in ("invar.h", "invar_train.h", "invar_ops.h")]
+    headers = [ROOT / "include" / name for name in ("invar_status.h", "invar.h", "invar_model.h", "invar_train.h", "invar_ops.h")]
     subprocess.run([python, ROOT / "python/write_ffi.py", *headers, folder / "_ffi.py", "False"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -20,7 +20,7 @@ struct iv_http_request {
     iv_buf out, headers;
     const char *type; /* of a stream */
     bool stream, ended, gone_called, full;
-    void (*room)(void *user), (*stalled)(void *user);
+    void (*space)(void *user), (*stalled)(void *user);
     size_t writes_left; /* then the client is gone */
     bool late;          /* on_gone is called by fake_leave, not inside the write */
     void (*gone)(void *user);
@@ -109,8 +109,8 @@ void iv_http_request_stream_end(iv_http_request *q) {
     q->ended = true;
 }
 bool iv_http_request_is_full(iv_http_request *q) { return q->full; }
-void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user)) {
-    q->room = room, q->stalled = stalled;
+void iv_http_request_on_space(iv_http_request *q, void (*space)(void *user), void (*stalled)(void *user)) {
+    q->space = space, q->stalled = stalled;
 }
 void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void *user) {
     q->gone = gone, q->user = user;

@@ -2,6 +2,7 @@
 #ifndef IV_TESTS_MADE_TOKENIZER_H
 #define IV_TESTS_MADE_TOKENIZER_H
 
+#include "invar.h"
 #include "support.h"
 #include "format/scratch.h"
 

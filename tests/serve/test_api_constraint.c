@@ -13,116 +13,115 @@
     "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],"
 #define F "{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"
 
+static const struct {
+    const char *path, *body;
+    iv_constraint_kind kind;
+    const char *text; /* "-": none */
+} ways[] = {
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+    {COMPLETIONS,
+     PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"b\":1,\"a\":2}}}}",
+     IV_CONSTRAINT_JSON_SCHEMA, "{\"b\":1,\"a\":2}"},
+    {CHAT,
+     HI "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":"
+        "true}}}",
+     IV_CONSTRAINT_JSON_SCHEMA, "true"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\\\\d\"}}", IV_CONSTRAINT_REGEX, "a\\d"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\",\"b\"],\"json\":null}}", IV_CONSTRAINT_CHOICE,
+     "[\"a\",\"b\"]"},
+    {COMPLETIONS,
+     PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"json\":null,\"regex\":null,\"json_object\":null,"
+            "\"grammar\":null,\"structural_tag\":null,\"whitespace_pattern\":null,"
+            "\"disable_additional_properties\":false,\"disable_fallback\":false,\"disable_any_whitespace\":false}}",
+     IV_CONSTRAINT_CHOICE, "[\"a\"]"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"{ }\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{ }"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json_object\":true}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+    {CHAT, HI "\"guided_json\":{\"type\":\"null\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"null\"}"},
+    {CHAT, HI "\"guided_regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
+    {CHAT, HI "\"guided_grammar\":\"root ::= \\\"a\\\"\"}", IV_CONSTRAINT_GRAMMAR, "root ::= \"a\""},
+    {CHAT, HI "\"grammar\":\"g\",\"ebnf\":null}", IV_CONSTRAINT_GRAMMAR, "g"},
+    {COMPLETIONS, PROMPT "\"ebnf\":\"g\"}", IV_CONSTRAINT_GRAMMAR, "g"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":\"g\",\"choice\":null}}", IV_CONSTRAINT_GRAMMAR, "g"},
+    {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"ebnf\":\"g\"}}", IV_CONSTRAINT_GRAMMAR, "g"},
+    {CHAT, HI "\"guided_choice\":[\"z\"],\"guided_json\":null}", IV_CONSTRAINT_CHOICE, "[\"z\"]"},
+    {CHAT, HI "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
+    {RESPONSES, "{\"input\":\"x\",\"structured_outputs\":{\"regex\":\"z\"}}", IV_CONSTRAINT_REGEX, "z"},
+    {COMPLETIONS, PROMPT "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
+    {RESPONSES, "{\"input\":\"x\",\"text\":{}}", IV_CONSTRAINT_NONE, "-"},
+    {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"medium\",\"format\":null}}", IV_CONSTRAINT_NONE, "-"},
+    {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"text\"}}}", IV_CONSTRAINT_NONE, "-"},
+    {RESPONSES,
+     "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{\"enum\":[1]}}}}",
+     IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[1]}"},
+    {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
+    {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"regex\":\"q\"}}", IV_CONSTRAINT_REGEX, "q"},
+    {RESPONSES,
+     "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+     "\"tool_choice\":\"required\",\"parallel_tool_calls\":true}",
+     IV_CONSTRAINT_TOOL_CALLS, "[" F "]"},
+    {RESPONSES,
+     "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+     "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}}",
+     IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+    {CHAT, HI TOOLS "\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
+    {CHAT, HI "\"tools\":[],\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
+    {CHAT, HI "\"tools\":[],\"tool_choice\":\"none\"}", IV_CONSTRAINT_NONE, "-"},
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
+     "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", IV_CONSTRAINT_TOOL_CALL,
+     "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+    {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}", IV_CONSTRAINT_TOOL_CALL,
+     "[" F "]"},
+    /* A format together with optional tools. */
+    {CHAT, HI TOOLS "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_TOOL_CALLS_OR_JSON,
+     "{\"form\":\"hermes\",\"tools\":[" F ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"type\":\"object\"}}"},
+    {CHAT,
+     HI TOOLS "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"response_format\":{\"type\":\"json_schema\","
+              "\"json_schema\":{\"schema\":{\"b\":1.5,\"a\":2}}}}",
+     IV_CONSTRAINT_TOOL_CALL_OR_JSON,
+     "{\"form\":\"hermes\",\"tools\":[" F ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"b\":1.5,\"a\":2}}"},
+    {RESPONSES,
+     "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+     "\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{}}}}",
+     IV_CONSTRAINT_TOOL_CALLS_OR_JSON, "{\"form\":\"hermes\",\"tools\":[" F "],\"schema\":{}}"},
+    {CHAT, HI TOOLS "\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}",
+     IV_CONSTRAINT_JSON_OBJECT, ""},
+    {CHAT, HI "\"tools\":[],\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
+    {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
+    {CHAT, HI TOOLS "\"guided_json\":{}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
+    {CHAT, HI TOOLS "\"structured_outputs\":{\"regex\":\"a\"}}", IV_CONSTRAINT_REGEX, "a"},
+    {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"},\"guided_choice\":[\"a\"]}", IV_CONSTRAINT_CHOICE,
+     "[\"a\"]"},
+    /* A format applies to messages: agents send it along with forced calls. */
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
+     IV_CONSTRAINT_TOOL_CALLS, "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
+    {RESPONSES,
+     "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
+     "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"text\":{\"format\":{\"type\":\"json_schema\","
+     "\"name\":\"n\",\"schema\":{}}}}",
+     IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
+};
+
 static void every_way_to_ask(void **state) {
     (void)state;
-    static const struct {
-        const char *path, *body;
-        iv_constraint_kind kind;
-        const char *text; /* "-": none */
-    } cases[] = {
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
-        {COMPLETIONS,
-         PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"b\":1,\"a\":2}}}}",
-         IV_CONSTRAINT_JSON_SCHEMA, "{\"b\":1,\"a\":2}"},
-        {CHAT,
-         HI "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":"
-            "true}}}",
-         IV_CONSTRAINT_JSON_SCHEMA, "true"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\\\\d\"}}", IV_CONSTRAINT_REGEX, "a\\d"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\",\"b\"],\"json\":null}}", IV_CONSTRAINT_CHOICE,
-         "[\"a\",\"b\"]"},
-        {COMPLETIONS,
-         PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"json\":null,\"regex\":null,\"json_object\":null,"
-                "\"grammar\":null,\"structural_tag\":null,\"whitespace_pattern\":null,"
-                "\"disable_additional_properties\":false,\"disable_fallback\":false,\"disable_any_whitespace\":false}}",
-         IV_CONSTRAINT_CHOICE, "[\"a\"]"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"{ }\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{ }"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json_object\":true}}", IV_CONSTRAINT_JSON_OBJECT, ""},
-        {CHAT, HI "\"guided_json\":{\"type\":\"null\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"null\"}"},
-        {CHAT, HI "\"guided_regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
-        {CHAT, HI "\"guided_grammar\":\"root ::= \\\"a\\\"\"}", IV_CONSTRAINT_GRAMMAR, "root ::= \"a\""},
-        {CHAT, HI "\"grammar\":\"g\",\"ebnf\":null}", IV_CONSTRAINT_GRAMMAR, "g"},
-        {COMPLETIONS, PROMPT "\"ebnf\":\"g\"}", IV_CONSTRAINT_GRAMMAR, "g"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":\"g\",\"choice\":null}}", IV_CONSTRAINT_GRAMMAR, "g"},
-        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"ebnf\":\"g\"}}", IV_CONSTRAINT_GRAMMAR, "g"},
-        {CHAT, HI "\"guided_choice\":[\"z\"],\"guided_json\":null}", IV_CONSTRAINT_CHOICE, "[\"z\"]"},
-        {CHAT, HI "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
-        {RESPONSES, "{\"input\":\"x\",\"structured_outputs\":{\"regex\":\"z\"}}", IV_CONSTRAINT_REGEX, "z"},
-        {COMPLETIONS, PROMPT "\"regex\":\"z\"}", IV_CONSTRAINT_REGEX, "z"},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{}}", IV_CONSTRAINT_NONE, "-"},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"medium\",\"format\":null}}", IV_CONSTRAINT_NONE, "-"},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"text\"}}}", IV_CONSTRAINT_NONE, "-"},
-        {RESPONSES,
-         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{\"enum\":[1]}}}}",
-         IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[1]}"},
-        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\"}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
-        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"regex\":\"q\"}}", IV_CONSTRAINT_REGEX, "q"},
-        {RESPONSES,
-         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
-         "\"tool_choice\":\"required\",\"parallel_tool_calls\":true}",
-         IV_CONSTRAINT_TOOL_CALLS, "[" F "]"},
-        {RESPONSES,
-         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
-         "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}}",
-         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
-        {CHAT, HI TOOLS "\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
-        {CHAT, HI "\"tools\":[],\"tool_choice\":\"auto\"}", IV_CONSTRAINT_NONE, "-"},
-        {CHAT, HI "\"tools\":[],\"tool_choice\":\"none\"}", IV_CONSTRAINT_NONE, "-"},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\"}", IV_CONSTRAINT_TOOL_CALLS,
-         "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", IV_CONSTRAINT_TOOL_CALL,
-         "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
-        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
-         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
-        /* A format together with optional tools. */
-        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_TOOL_CALLS_OR_JSON,
-         "{\"form\":\"hermes\",\"tools\":[" F
-         ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"type\":\"object\"}}"},
-        {CHAT,
-         HI TOOLS
-         "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"response_format\":{\"type\":\"json_schema\","
-         "\"json_schema\":{\"schema\":{\"b\":1.5,\"a\":2}}}}",
-         IV_CONSTRAINT_TOOL_CALL_OR_JSON,
-         "{\"form\":\"hermes\",\"tools\":[" F ",{\"name\":\"g\",\"parameters\":null}],\"schema\":{\"b\":1.5,\"a\":2}}"},
-        {RESPONSES,
-         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
-         "\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{}}}}",
-         IV_CONSTRAINT_TOOL_CALLS_OR_JSON, "{\"form\":\"hermes\",\"tools\":[" F "],\"schema\":{}}"},
-        {CHAT, HI TOOLS "\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}",
-         IV_CONSTRAINT_JSON_OBJECT, ""},
-        {CHAT, HI "\"tools\":[],\"response_format\":{\"type\":\"json_object\"}}", IV_CONSTRAINT_JSON_OBJECT, ""},
-        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"}}", IV_CONSTRAINT_NONE, "-"},
-        {CHAT, HI TOOLS "\"guided_json\":{}}", IV_CONSTRAINT_JSON_SCHEMA, "{}"},
-        {CHAT, HI TOOLS "\"structured_outputs\":{\"regex\":\"a\"}}", IV_CONSTRAINT_REGEX, "a"},
-        {CHAT, HI TOOLS "\"response_format\":{\"type\":\"text\"},\"guided_choice\":[\"a\"]}", IV_CONSTRAINT_CHOICE,
-         "[\"a\"]"},
-        /* A format applies to messages: agents send it along with forced calls. */
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}",
-         IV_CONSTRAINT_TOOL_CALLS, "[" F ",{\"name\":\"g\",\"parameters\":null}]"},
-        {RESPONSES,
-         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}],"
-         "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"text\":{\"format\":{\"type\":\"json_schema\","
-         "\"name\":\"n\",\"schema\":{}}}}",
-         IV_CONSTRAINT_TOOL_CALL, "[" F "]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request q = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        iv_http_request q = {.writes_left = 1000, .path = ways[i].path, .body = ways[i].body};
         bridge.count = 0;
         fake_call(&server, &q, q.path, q.body, strlen(q.body));
-        if (bridge.count != 1) fail_msg("%s: %s", cases[i].body, q.out.data);
-        assert_int_equal(bridge.children[0].constraint, cases[i].kind);
-        assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
+        if (bridge.count != 1) fail_msg("%s: %s", ways[i].body, q.out.data);
+        assert_int_equal(bridge.children[0].constraint, ways[i].kind);
+        assert_string_equal(bridge.children[0].constraint_text, ways[i].text);
         /* tiny-math's vocabulary has both tags, and its template opens neither: a chat may begin with reasoning. */
-        bool chat = strcmp(cases[i].path, CHAT) == 0 || strcmp(cases[i].path, RESPONSES) == 0;
-        bool free = chat && cases[i].kind != IV_CONSTRAINT_NONE;
+        bool chat = strcmp(ways[i].path, CHAT) == 0 || strcmp(ways[i].path, RESPONSES) == 0;
+        bool free = chat && ways[i].kind != IV_CONSTRAINT_NONE;
         assert_int_equal(bridge.children[0].reasoning, free ? IV_REASONING_OPTIONAL : IV_REASONING_NONE);
         fake_token(&server, 0, 9, "x");
         fake_done(&server, 0, IV_FINISH_STOP);
         assert_int_equal(q.status, 200);
         const char *named = strstr(q.out.data, "\"constraint\":");
-        assert_true((named != NULL) == (cases[i].kind != IV_CONSTRAINT_NONE && strcmp(cases[i].path, RESPONSES)) ||
-                    strcmp(cases[i].path, RESPONSES) == 0);
+        assert_true((named != NULL) == (ways[i].kind != IV_CONSTRAINT_NONE && strcmp(ways[i].path, RESPONSES)) ||
+                    strcmp(ways[i].path, RESPONSES) == 0);
         fake_close(&q);
     }
 }
@@ -144,63 +143,62 @@ static void constraints_of_a_batch(void **state) {
     fake_close(&q);
 }
 
+static const struct {
+    const char *path, *body, *param, *says; /* says: NULL: any */
+} wrong_ways[] = {
+    {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type", NULL},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", NULL},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\"}}", "response_format", NULL},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":5}}}",
+     "response_format", NULL},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"x\":1}}}",
+     "response_format.x", NULL},
+    {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\",\"schema\":{}}}", "response_format.schema", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{}}", "structured_outputs", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":{}}}", "structured_outputs.grammar", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"structural_tag\":\"x\"}}", "structured_outputs.structural_tag",
+     NULL},
+    {CHAT, HI "\"grammar\":\"x\",\"ebnf\":\"y\"}", "ebnf", "found \\\"grammar\\\" too"},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"whitespace_pattern\":\"x\"}}",
+     "structured_outputs.whitespace_pattern", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_fallback\":1}}", "structured_outputs",
+     NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_any_whitespace\":0}}",
+     "structured_outputs", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_additional_properties\":true}}",
+     "structured_outputs.disable_additional_properties", NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"backend\":1}}", "structured_outputs.backend",
+     NULL},
+    {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}", NULL, NULL},
+    {COMPLETIONS, PROMPT "\"guided_choice\":\"a\"}", "guided_choice", NULL},
+    {COMPLETIONS, PROMPT "\"guided_regex\":\"a\\u0000\"}", "guided_regex", NULL},
+    {COMPLETIONS, PROMPT "\"guided_grammar\":[]}", "guided_grammar", NULL},
+    {COMPLETIONS, PROMPT "\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "guided_regex",
+     NULL},
+    {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"loud\"}}", "text.verbosity", "found \\\"loud\\\""},
+    {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format", NULL},
+    {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\",\"regex\":\"a\"}}", "sampling_params.regex",
+     NULL},
+    {CHAT, HI "\"tool_choice\":\"required\"}", "tool_choice", NULL},
+    {CHAT, HI "\"tools\":[],\"tool_choice\":\"required\"}", "tool_choice", NULL},
+    {CHAT, HI "\"tool_choice\":\"auto\"}", "tool_choice", NULL},
+    {CHAT, HI TOOLS "\"tool_choice\":\"any\"}", "tool_choice", NULL},
+    {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice", NULL},
+    {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice", NULL},
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"text\"},\"guided_regex\":\"a\"}",
+     "tool_choice", "found \\\"regex\\\" too"},
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"yaml\"}}", "response_format.type",
+     NULL},
+    {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice", "found \\\"regex\\\" too"},
+    {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name", NULL},
+    {CHAT, HI "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\\u0000g\"}}],\"tool_choice\":\"required\"}",
+     "tools[0].function.name", "wanted a string without NUL"},
+};
+
 static void wrong_ways_are_refused(void **state) {
     (void)state;
-    static const struct {
-        const char *path, *body, *param, *says; /* says: NULL: any */
-    } cases[] = {
-        {COMPLETIONS, PROMPT "\"response_format\":{}}", "response_format.type", NULL},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", NULL},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\"}}", "response_format", NULL},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":5}}}",
-         "response_format", NULL},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"x\":1}}}",
-         "response_format.x", NULL},
-        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"text\",\"schema\":{}}}", "response_format.schema", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{}}", "structured_outputs", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"grammar\":{}}}", "structured_outputs.grammar", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"structural_tag\":\"x\"}}", "structured_outputs.structural_tag",
-         NULL},
-        {CHAT, HI "\"grammar\":\"x\",\"ebnf\":\"y\"}", "ebnf", "found \\\"grammar\\\" too"},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"whitespace_pattern\":\"x\"}}",
-         "structured_outputs.whitespace_pattern", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_fallback\":1}}",
-         "structured_outputs", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_any_whitespace\":0}}",
-         "structured_outputs", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"disable_additional_properties\":true}}",
-         "structured_outputs.disable_additional_properties", NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"choice\":[\"a\"],\"backend\":1}}", "structured_outputs.backend",
-         NULL},
-        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}", NULL, NULL},
-        {COMPLETIONS, PROMPT "\"guided_choice\":\"a\"}", "guided_choice", NULL},
-        {COMPLETIONS, PROMPT "\"guided_regex\":\"a\\u0000\"}", "guided_regex", NULL},
-        {COMPLETIONS, PROMPT "\"guided_grammar\":[]}", "guided_grammar", NULL},
-        {COMPLETIONS, PROMPT "\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "guided_regex",
-         NULL},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"loud\"}}", "text.verbosity", "found \\\"loud\\\""},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format", NULL},
-        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\",\"regex\":\"a\"}}",
-         "sampling_params.regex", NULL},
-        {CHAT, HI "\"tool_choice\":\"required\"}", "tool_choice", NULL},
-        {CHAT, HI "\"tools\":[],\"tool_choice\":\"required\"}", "tool_choice", NULL},
-        {CHAT, HI "\"tool_choice\":\"auto\"}", "tool_choice", NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":\"any\"}", "tool_choice", NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\"}}", "tool_choice", NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}", "tool_choice", NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"text\"},\"guided_regex\":\"a\"}",
-         "tool_choice", "found \\\"regex\\\" too"},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"response_format\":{\"type\":\"yaml\"}}", "response_format.type",
-         NULL},
-        {CHAT, HI TOOLS "\"tool_choice\":\"required\",\"guided_regex\":\"a\"}", "tool_choice",
-         "found \\\"regex\\\" too"},
-        {CHAT, HI "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"required\"}", "tools[0].function.name", NULL},
-        {CHAT,
-         HI "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\\u0000g\"}}],\"tool_choice\":\"required\"}",
-         "tools[0].function.name", "wanted a string without NUL"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_http_request q = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+    for (size_t i = 0; i < sizeof wrong_ways / sizeof *wrong_ways; i++) {
+        iv_http_request q = {.writes_left = 1000, .path = wrong_ways[i].path, .body = wrong_ways[i].body};
         iv_error err;
         json_t *v = NULL;
         bridge.count = 0;
@@ -208,9 +206,10 @@ static void wrong_ways_are_refused(void **state) {
         assert_true(q.ended && bridge.count == 0);
         ASSERT_OK(iv_json_parse("answer", q.out.data, q.out.len, &v, &err), &err);
         const char *param = json_string_value(json_object_get(json_object_get(v, "error"), "param"));
-        if (q.status != 400 || (cases[i].param && (!param || strcmp(param, cases[i].param) != 0)))
-            fail_msg("%s: %d %s", cases[i].body, q.status, q.out.data);
-        if (cases[i].says && !strstr(q.out.data, cases[i].says)) fail_msg("%s: %s", cases[i].body, q.out.data);
+        if (q.status != 400 || (wrong_ways[i].param && (!param || strcmp(param, wrong_ways[i].param) != 0)))
+            fail_msg("%s: %d %s", wrong_ways[i].body, q.status, q.out.data);
+        if (wrong_ways[i].says && !strstr(q.out.data, wrong_ways[i].says))
+            fail_msg("%s: %s", wrong_ways[i].body, q.out.data);
         json_decref(v);
         fake_close(&q);
     }

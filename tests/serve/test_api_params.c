@@ -147,78 +147,78 @@ static void small_temperatures_are_zero(void **state) {
     }
 }
 
+static const struct {
+    unsigned body;
+    const char *text, *message;
+} refusals[] = {
+    {IV_API_CHAT, "{\"temprature\":1}", "temprature: this field is not known here"},
+    {IV_API_CHAT, "{\"prompt\":\"x\"}", "prompt: "},
+    {IV_API_COMPLETIONS, "{\"messages\":[]}", "messages: "},
+    {IV_API_CHAT, "{\"temperature\":-1e-7}", "temperature: wanted a number from 0 to 100, found -1e-7"},
+    {IV_API_CHAT, "{\"temperature\":100.5}", "temperature: wanted a number from 0 to 100, found 100.5"},
+    {IV_API_CHAT, "{\"temperature\":\"1\"}", "temperature: wanted a number from 0 to 100, found \"1\""},
+    {IV_API_CHAT, "{\"top_k\":2147483648}", "top_k: wanted an integer"},
+    {IV_API_CHAT, "{\"top_k\":1.5}", "top_k: wanted an integer"},
+    {IV_API_CHAT, "{\"n\":129}", "n: wanted an integer from 1 to 128, found 129"},
+    {IV_API_CHAT, "{\"seed\":18446744073709551616}", "seed: wanted an integer of 64 bits"},
+    {IV_API_CHAT, "{\"seed\":-9223372036854775809}", "seed: "},
+    {IV_API_CHAT, "{\"seed\":9.3e18}", "seed: "},
+    {IV_API_CHAT, "{\"seed\":18446744073709551615.0}", "seed: "},
+    {IV_API_CHAT, "{\"seed\":\"5\"}", "seed: "},
+    {IV_API_CHAT, "{\"seed\":1.5}", "seed: "},
+    {IV_API_CHAT, "{\"stream\":1}", "stream: wanted true or false, found 1"},
+    {IV_API_CHAT, "{\"logprobs\":1}", "logprobs: wanted true or false, found 1"},
+    {IV_API_CHAT, "{\"top_logprobs\":1}", "top_logprobs: wanted only with"},
+    {IV_API_CHAT, "{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs: wanted an integer from 0 to 20"},
+    {IV_API_COMPLETIONS, "{\"logprobs\":21}", "logprobs: wanted an integer from 0 to 20, found 21"},
+    {IV_API_COMPLETIONS, "{\"logprobs\":true}", "logprobs: wanted an integer"},
+    {IV_API_COMPLETIONS, "{\"suffix\":\"x\"}", "suffix: wanted null"},
+    {IV_API_COMPLETIONS, "{\"store\":true}", "store: this field is not known here"},
+    {IV_API_CHAT, "{\"store\":\"yes\"}", "store: wanted true false"},
+    {IV_API_CHAT, "{\"verbosity\":\"loud\"}", "verbosity: wanted \"low\" \"medium\" \"high\""},
+    {IV_API_CHAT, "{\"reasoning_effort\":\"huge\"}", "reasoning_effort: wanted \"none\" \"minimal\" \"low\""},
+    {IV_API_CHAT, "{\"reasoning\":{}}", "reasoning: this field is not known here"},
+    {IV_API_RESPONSES, "{\"reasoning\":\"low\"}", "reasoning: wanted object"},
+    {IV_API_CHAT, "{\"stream_reasoning\":false}", "stream_reasoning: wanted true"},
+    {IV_API_CHAT, "{\"ebnf\":1}", "ebnf: wanted string"},
+    {IV_API_RESPONSES, "{\"regex\":\"a\"}", "regex: this field is not known here"},
+    {IV_API_COMPLETIONS, "{\"best_of\":2}", "best_of: wanted 1"},
+    {IV_API_COMPLETIONS, "{\"stream_options\":{}}", "stream_options: wanted only with"},
+    {IV_API_COMPLETIONS, "{\"stream\":true,\"stream_options\":{\"x\":1}}", "stream_options.x: "},
+    {IV_API_COMPLETIONS, "{\"stop\":[1]}", "stop: wanted strings, found 1"},
+    {IV_API_COMPLETIONS, "{\"stop\":\"a\\u0000b\"}", "stop: "},
+    {IV_API_COMPLETIONS,
+     "{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\","
+     "\"h\"]}",
+     "stop: wanted at most 16"},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"x\":1}}", "logit_bias: wanted token ids as keys"},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"-1\":1}}", "logit_bias: "},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"1\":101}}", "logit_bias: "},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"5\":1,\"05\":2}}", "logit_bias: wanted token ids as keys, found \"05\""},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"+5\":1}}", "logit_bias: wanted token ids as keys, found \"+5\""},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\" 5\":1}}", "logit_bias: wanted token ids as keys, found \" 5\""},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"5 \":1}}", "logit_bias: wanted token ids as keys, found \"5 \""},
+    {IV_API_COMPLETIONS, "{\"logit_bias\":{\"2147483648\":1}}", "logit_bias: wanted token ids as keys"},
+    {IV_API_COMPLETIONS, "{\"response_format\":\"json\"}", "response_format: wanted object"},
+    {IV_API_COMPLETIONS, "{\"model\":5}", "model: "},
+    {IV_API_SAMPLING, "{\"seed\":5}", "seed: "},
+    {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
+    {IV_API_SAMPLING, "{\"ebnf\":[]}", "ebnf: wanted string"},
+    {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
+    {IV_API_CHAT, "{\"spaces_between_special_tokens\":0}",
+     "spaces_between_special_tokens: wanted true false (nothing else is supported), found 0"},
+    {IV_API_GENERATE, "{\"return_routed_experts\":5}", "return_routed_experts: wanted"},
+};
+
 static void refusals_name_the_field(void **state) {
     (void)state;
-    static const struct {
-        unsigned body;
-        const char *text, *message;
-    } cases[] = {
-        {IV_API_CHAT, "{\"temprature\":1}", "temprature: this field is not known here"},
-        {IV_API_CHAT, "{\"prompt\":\"x\"}", "prompt: "},
-        {IV_API_COMPLETIONS, "{\"messages\":[]}", "messages: "},
-        {IV_API_CHAT, "{\"temperature\":-1e-7}", "temperature: wanted a number from 0 to 100, found -1e-7"},
-        {IV_API_CHAT, "{\"temperature\":100.5}", "temperature: wanted a number from 0 to 100, found 100.5"},
-        {IV_API_CHAT, "{\"temperature\":\"1\"}", "temperature: wanted a number from 0 to 100, found \"1\""},
-        {IV_API_CHAT, "{\"top_k\":2147483648}", "top_k: wanted an integer"},
-        {IV_API_CHAT, "{\"top_k\":1.5}", "top_k: wanted an integer"},
-        {IV_API_CHAT, "{\"n\":129}", "n: wanted an integer from 1 to 128, found 129"},
-        {IV_API_CHAT, "{\"seed\":18446744073709551616}", "seed: wanted an integer of 64 bits"},
-        {IV_API_CHAT, "{\"seed\":-9223372036854775809}", "seed: "},
-        {IV_API_CHAT, "{\"seed\":9.3e18}", "seed: "},
-        {IV_API_CHAT, "{\"seed\":18446744073709551615.0}", "seed: "},
-        {IV_API_CHAT, "{\"seed\":\"5\"}", "seed: "},
-        {IV_API_CHAT, "{\"seed\":1.5}", "seed: "},
-        {IV_API_CHAT, "{\"stream\":1}", "stream: wanted true or false, found 1"},
-        {IV_API_CHAT, "{\"logprobs\":1}", "logprobs: wanted true or false, found 1"},
-        {IV_API_CHAT, "{\"top_logprobs\":1}", "top_logprobs: wanted only with"},
-        {IV_API_CHAT, "{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs: wanted an integer from 0 to 20"},
-        {IV_API_COMPLETIONS, "{\"logprobs\":21}", "logprobs: wanted an integer from 0 to 20, found 21"},
-        {IV_API_COMPLETIONS, "{\"logprobs\":true}", "logprobs: wanted an integer"},
-        {IV_API_COMPLETIONS, "{\"suffix\":\"x\"}", "suffix: wanted null"},
-        {IV_API_COMPLETIONS, "{\"store\":true}", "store: this field is not known here"},
-        {IV_API_CHAT, "{\"store\":\"yes\"}", "store: wanted true false"},
-        {IV_API_CHAT, "{\"verbosity\":\"loud\"}", "verbosity: wanted \"low\" \"medium\" \"high\""},
-        {IV_API_CHAT, "{\"reasoning_effort\":\"huge\"}", "reasoning_effort: wanted \"none\" \"minimal\" \"low\""},
-        {IV_API_CHAT, "{\"reasoning\":{}}", "reasoning: this field is not known here"},
-        {IV_API_RESPONSES, "{\"reasoning\":\"low\"}", "reasoning: wanted object"},
-        {IV_API_CHAT, "{\"stream_reasoning\":false}", "stream_reasoning: wanted true"},
-        {IV_API_CHAT, "{\"ebnf\":1}", "ebnf: wanted string"},
-        {IV_API_RESPONSES, "{\"regex\":\"a\"}", "regex: this field is not known here"},
-        {IV_API_COMPLETIONS, "{\"best_of\":2}", "best_of: wanted 1"},
-        {IV_API_COMPLETIONS, "{\"stream_options\":{}}", "stream_options: wanted only with"},
-        {IV_API_COMPLETIONS, "{\"stream\":true,\"stream_options\":{\"x\":1}}", "stream_options.x: "},
-        {IV_API_COMPLETIONS, "{\"stop\":[1]}", "stop: wanted strings, found 1"},
-        {IV_API_COMPLETIONS, "{\"stop\":\"a\\u0000b\"}", "stop: "},
-        {IV_API_COMPLETIONS,
-         "{\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\","
-         "\"h\"]}",
-         "stop: wanted at most 16"},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"x\":1}}", "logit_bias: wanted token ids as keys"},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"-1\":1}}", "logit_bias: "},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"1\":101}}", "logit_bias: "},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"5\":1,\"05\":2}}",
-         "logit_bias: wanted token ids as keys, found \"05\""},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"+5\":1}}", "logit_bias: wanted token ids as keys, found \"+5\""},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\" 5\":1}}", "logit_bias: wanted token ids as keys, found \" 5\""},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"5 \":1}}", "logit_bias: wanted token ids as keys, found \"5 \""},
-        {IV_API_COMPLETIONS, "{\"logit_bias\":{\"2147483648\":1}}", "logit_bias: wanted token ids as keys"},
-        {IV_API_COMPLETIONS, "{\"response_format\":\"json\"}", "response_format: wanted object"},
-        {IV_API_COMPLETIONS, "{\"model\":5}", "model: "},
-        {IV_API_SAMPLING, "{\"seed\":5}", "seed: "},
-        {IV_API_SAMPLING, "{\"regex\":5}", "regex: wanted string"},
-        {IV_API_SAMPLING, "{\"ebnf\":[]}", "ebnf: wanted string"},
-        {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
-        {IV_API_CHAT, "{\"spaces_between_special_tokens\":0}",
-         "spaces_between_special_tokens: wanted true false (nothing else is supported), found 0"},
-        {IV_API_GENERATE, "{\"return_routed_experts\":5}", "return_routed_experts: wanted"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         iv_api_params p;
         iv_error err;
         json_t *json;
-        iv_status status = read_text(cases[i].body, cases[i].text, &p, &json, &err);
-        if (status != IV_INVALID || strncmp(err.message, cases[i].message, strlen(cases[i].message)) != 0)
-            fail_msg("%s: %d %s", cases[i].text, (int)status, status == IV_OK ? "" : err.message);
+        iv_status status = read_text(refusals[i].body, refusals[i].text, &p, &json, &err);
+        if (status != IV_INVALID || strncmp(err.message, refusals[i].message, strlen(refusals[i].message)) != 0)
+            fail_msg("%s: %d %s", refusals[i].text, (int)status, status == IV_OK ? "" : err.message);
         json_decref(json);
         iv_api_params_free(&p);
     }

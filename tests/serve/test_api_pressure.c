@@ -26,12 +26,12 @@ static void slow_clients_hold_their_choices(void **state) {
     assert_true(q.out.len > before && strstr(q.out.data, "three"));
     fake_done(&server, 2, IV_FINISH_STOP);
     q.full = false;
-    q.room(q.user);
+    q.space(q.user);
     assert_true(!bridge.children[0].held && !bridge.children[1].held);
     q.full = true; /* held again, those that are left */
     fake_token(&server, 0, 9, "four");
     assert_true(bridge.children[0].held && bridge.children[1].held);
-    q.room(q.user);
+    q.space(q.user);
     fake_done(&server, 0, IV_FINISH_STOP), fake_done(&server, 1, IV_FINISH_STOP);
     assert_true(q.ended && strstr(q.out.data, "[DONE]"));
     fake_close(&q);

@@ -52,7 +52,7 @@ static void on_gone(void *user) {
     atomic_fetch_add(&s->gone, 1);
 }
 
-static void on_room(void *user) {
+static void on_space(void *user) {
     served *s = user;
     assert_true(atomic_exchange(&s->paused, false)); /* only after it was full, and once */
 }
@@ -72,7 +72,7 @@ static void handle(void *user, iv_http_request *q) {
     s->http_request = q, s->written = 0;
     atomic_store(&s->paused, false), atomic_store(&s->ended, false);
     iv_http_request_on_gone(q, on_gone, s);
-    iv_http_request_on_room(q, on_room, on_stalled);
+    iv_http_request_on_space(q, on_space, on_stalled);
     iv_http_request_stream(q, "text/event-stream");
 }
 

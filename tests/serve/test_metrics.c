@@ -198,29 +198,30 @@ static void histograms_add_up(void **state) {
     iv_buf_free(&buf);
 }
 
+static const char *const vllm_names[] = {"num_requests_running",
+                                         "num_requests_waiting",
+                                         "kv_cache_usage_perc",
+                                         "prompt_tokens_total",
+                                         "generation_tokens_total",
+                                         "prefix_cache_queries_total",
+                                         "prefix_cache_hits_total",
+                                         "num_preemptions_total",
+                                         "request_success_total",
+                                         "time_to_first_token_seconds_bucket",
+                                         "inter_token_latency_seconds_bucket",
+                                         "e2e_request_latency_seconds_sum",
+                                         "request_queue_time_seconds_count",
+                                         "request_prefill_time_seconds_count",
+                                         "request_decode_time_seconds_count",
+                                         "request_inference_time_seconds_count",
+                                         "request_prompt_tokens_bucket",
+                                         "request_generation_tokens_bucket",
+                                         "iteration_tokens_total_bucket",
+                                         "cache_config_info"};
+
 /* The names used by dashboards of the two. */
 static void other_dialects(void **state) {
     (void)state;
-    static const char *const vllm[] = {"num_requests_running",
-                                       "num_requests_waiting",
-                                       "kv_cache_usage_perc",
-                                       "prompt_tokens_total",
-                                       "generation_tokens_total",
-                                       "prefix_cache_queries_total",
-                                       "prefix_cache_hits_total",
-                                       "num_preemptions_total",
-                                       "request_success_total",
-                                       "time_to_first_token_seconds_bucket",
-                                       "inter_token_latency_seconds_bucket",
-                                       "e2e_request_latency_seconds_sum",
-                                       "request_queue_time_seconds_count",
-                                       "request_prefill_time_seconds_count",
-                                       "request_decode_time_seconds_count",
-                                       "request_inference_time_seconds_count",
-                                       "request_prompt_tokens_bucket",
-                                       "request_generation_tokens_bucket",
-                                       "iteration_tokens_total_bucket",
-                                       "cache_config_info"};
     static const char *const sglang[] = {"num_running_reqs",
                                          "num_queue_reqs",
                                          "num_used_tokens",
@@ -242,8 +243,8 @@ static void other_dialects(void **state) {
     note_some(m);
     const char *p = page_of(m, &buf);
     check_page(p);
-    for (size_t i = 0; i < sizeof vllm / sizeof *vllm; i++) {
-        snprintf(name, sizeof name, "vllm:%s", vllm[i]);
+    for (size_t i = 0; i < sizeof vllm_names / sizeof *vllm_names; i++) {
+        snprintf(name, sizeof name, "vllm:%s", vllm_names[i]);
         value_of(p, name, "model_name=\"a \\\"b\\\"\\\\c\\nd\",engine=\"0\"");
     }
     assert_true(value_of(p, "vllm:request_success_total", "finished_reason=\"abort\"") == 11);

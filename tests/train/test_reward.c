@@ -31,74 +31,75 @@ static void check_pairs(const char *what, bool (*rule)(iv_text_view, iv_text_vie
 }
 #define CHECK(rule, pairs) check_pairs(#rule, rule, pairs, sizeof(pairs) / sizeof *(pairs))
 
+static const pair number_pairs[] = {
+    {"The answer is 42.", "42", true},
+    {"40 + 2 = 42", "#### 42", true},
+    {"It is 42, not 43", "42", false},
+    {"no number", "42", false},
+    {"42", "none", false},
+    {"", "1", false},
+    {"x = 0.50", "1/2", true},
+    {"so 3/4", "0.75", true},
+    {"\\frac{3}{4}", "0.75", true},
+    {"\\dfrac34", "0.75", true},
+    {"-\\frac{3}{4}", "-0.75", true},
+    {"\\frac{-3}{4}", "-.75", true},
+    {"\\frac{3}{0}", "3", false},
+    {"1/3", "0.3333333333", false},
+    {"2/6", "1/3", true},
+    {"5/0", "0", true}, /* no fraction: two numbers */
+    {"1,234,567", "1234567", true},
+    {"$1,234.50 in all", "1234.5", true},
+    {"1,2345", "2345", true},
+    {"12,34", "34", true},
+    {"0,125", "125", true},
+    {"1{,}000", "1000", true},
+    {"10\\,000", "10000", true},
+    {"1\xc2\xa0"
+     "000",
+     "1000", true},
+    {"1\xe2\x80\xaf"
+     "000",
+     "1000", true},
+    {"1'000", "1000", true},
+    {"7-3", "3", true},
+    {"7 -3", "-3", true},
+    {"7 - 3", "3", true},
+    {"= -3", "-3", true},
+    {"\xe2\x88\x92"
+     "5",
+     "-5", true},
+    {"\xe2\x80\x93"
+     "5",
+     "-5", true},
+    {"\xef\xbc\x8d"
+     "5",
+     "-5", true},
+    {"-$5", "-5", true},
+    {"$-5", "-5", true},
+    {"-0", "0", true},
+    {"+5", "5", true},
+    {"50%", "0.5", true},
+    {"50\\%", "1/2", true},
+    {"50%", "50%", true},
+    {"50%", "50", true},
+    {"50", "50%", true},
+    {"1.5e3", "1500", true},
+    {"2E-2", "0.02", true},
+    {"1e5x", "5", true},
+    {"3.14.", "3.14", true},
+    {"0.1", "0.10000000000000000001", false},
+    {"123456789012345678901234567890", "123456789012345678901234567891", false},
+    {"123456789012345678901234567890", "123456789012345678901234567890.0", true},
+    {"1e999999999999", "1", false},
+    {"2.", "2", true},
+    {".5", "0.5", true},
+    {"\\frac{\\frac{\\frac{1", "1", true},
+};
+
 static void numbers(void **state) {
     (void)state;
-    static const pair pairs[] = {
-        {"The answer is 42.", "42", true},
-        {"40 + 2 = 42", "#### 42", true},
-        {"It is 42, not 43", "42", false},
-        {"no number", "42", false},
-        {"42", "none", false},
-        {"", "1", false},
-        {"x = 0.50", "1/2", true},
-        {"so 3/4", "0.75", true},
-        {"\\frac{3}{4}", "0.75", true},
-        {"\\dfrac34", "0.75", true},
-        {"-\\frac{3}{4}", "-0.75", true},
-        {"\\frac{-3}{4}", "-.75", true},
-        {"\\frac{3}{0}", "3", false},
-        {"1/3", "0.3333333333", false},
-        {"2/6", "1/3", true},
-        {"5/0", "0", true}, /* no fraction: two numbers */
-        {"1,234,567", "1234567", true},
-        {"$1,234.50 in all", "1234.5", true},
-        {"1,2345", "2345", true},
-        {"12,34", "34", true},
-        {"0,125", "125", true},
-        {"1{,}000", "1000", true},
-        {"10\\,000", "10000", true},
-        {"1\xc2\xa0"
-         "000",
-         "1000", true},
-        {"1\xe2\x80\xaf"
-         "000",
-         "1000", true},
-        {"1'000", "1000", true},
-        {"7-3", "3", true},
-        {"7 -3", "-3", true},
-        {"7 - 3", "3", true},
-        {"= -3", "-3", true},
-        {"\xe2\x88\x92"
-         "5",
-         "-5", true},
-        {"\xe2\x80\x93"
-         "5",
-         "-5", true},
-        {"\xef\xbc\x8d"
-         "5",
-         "-5", true},
-        {"-$5", "-5", true},
-        {"$-5", "-5", true},
-        {"-0", "0", true},
-        {"+5", "5", true},
-        {"50%", "0.5", true},
-        {"50\\%", "1/2", true},
-        {"50%", "50%", true},
-        {"50%", "50", true},
-        {"50", "50%", true},
-        {"1.5e3", "1500", true},
-        {"2E-2", "0.02", true},
-        {"1e5x", "5", true},
-        {"3.14.", "3.14", true},
-        {"0.1", "0.10000000000000000001", false},
-        {"123456789012345678901234567890", "123456789012345678901234567891", false},
-        {"123456789012345678901234567890", "123456789012345678901234567890.0", true},
-        {"1e999999999999", "1", false},
-        {"2.", "2", true},
-        {".5", "0.5", true},
-        {"\\frac{\\frac{\\frac{1", "1", true},
-    };
-    CHECK(iv_reward_numeric, pairs);
+    CHECK(iv_reward_numeric, number_pairs);
     char *digits = malloc(100001);
     memset(digits, '7', 100000), digits[100000] = 0;
     assert_false(iv_reward_numeric(view(digits), view("7")));

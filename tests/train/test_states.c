@@ -1,128 +1,40 @@
 /* Training of layers with a state over tensor-parallel and data-parallel ranks, which the recorded models are too small
  * for: seeded weights, documents of several blocks, one hash of the weights. */
-#include "public_case.h"
+#include "train/state_models.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { LONG = 5, DOCUMENT_MAX = 280, IDS = 200 };
-
-static const struct {
-    const char *name, *config, *arithmetic, *recompute;
-    size_t refused; /* tensor-parallel ranks, */
-    const char *why;
-} models[] = {
-    {"gated DeltaNet",
-     "{\"model_type\":\"qwen3_5_text\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
-     "\"linear_num_key_heads\":4,\"linear_num_value_heads\":8,\"linear_key_head_dim\":12,\"linear_value_head_dim\":16,"
-     "\"linear_conv_kernel_dim\":4,\"max_position_embeddings\":512,\"dtype\":\"bfloat16\"}",
-     "fma32", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"},
-    {"gated DeltaNet with experts",
-     "{\"model_type\":\"qwen3_next\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":16,"
-     "\"linear_num_key_heads\":2,\"linear_num_value_heads\":8,\"linear_key_head_dim\":16,\"linear_value_head_dim\":8,"
-     "\"linear_conv_kernel_dim\":4,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
-     "\"shared_expert_intermediate_size\":64,\"decoder_sparse_step\":1,\"max_position_embeddings\":512,"
-     "\"dtype\":\"bfloat16\"}",
-     "tc16", "attention", 4, "training on 4 tensor-parallel ranks: wanted a divisor of the 2 leaves"},
-    {"key heads that leaves of the output cut",
-     "{\"model_type\":\"qwen3_5_text\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
-     "\"linear_num_key_heads\":2,\"linear_num_value_heads\":2,\"linear_key_head_dim\":12,\"linear_value_head_dim\":12,"
-     "\"linear_conv_kernel_dim\":4,\"max_position_embeddings\":512,\"dtype\":\"bfloat16\"}",
-     "fma32", "none", 2,
-     "training on 2 tensor-parallel ranks: wanted leaves of linear attention's output that end where key heads do"},
-    {"short convolutions",
-     "{\"model_type\":\"lfm2\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"max_position_embeddings\":512,"
-     "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"],\"dtype\":\"bfloat16\"}",
-     "fma32", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"},
-    {"selective scans in layers of one block",
-     "{\"model_type\":\"nemotron_h\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"hybrid_override_pattern\":\"ME*M-\",\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
-     "\"max_position_embeddings\":512,\"mamba_num_heads\":8,\"mamba_head_dim\":16,\"ssm_state_size\":12,"
-     "\"n_groups\":4,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
-     "\"moe_shared_expert_intermediate_size\":64,\"dtype\":\"bfloat16\"}",
-     "tc16", "layer", 8, "training on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves"},
-    {"selective scans next to attention",
-     "{\"model_type\":\"falcon_h1\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":128,"
-     "\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,"
-     "\"max_position_embeddings\":512,\"mamba_d_ssm\":128,\"mamba_n_heads\":8,\"mamba_d_state\":16,"
-     "\"mamba_n_groups\":2,\"mamba_rms_norm\":true,\"ssm_in_multiplier\":1.25,\"key_multiplier\":0.5,"
-     "\"mlp_multipliers\":[0.9,0.6],\"ssm_out_multiplier\":0.5,\"dtype\":\"bfloat16\"}",
-     "fma32", "attention", 4, "training on 4 tensor-parallel ranks: wanted a divisor of the 2 leaves"}};
-
-typedef struct documents {
-    iv_trainer_batch batch;
-    iv_trainer_sequence sequences[LONG];
-    int32_t ids[LONG][DOCUMENT_MAX];
-    float mask[LONG][DOCUMENT_MAX];
-} documents;
-
-static void documents_random(rng *r, documents *d) {
-    static const size_t lengths[LONG] = {210, 64, 3, 129, 40};
-    for (size_t i = 0; i < LONG; i++) {
-        for (size_t t = 0; t < lengths[i]; t++)
-            d->ids[i][t] = (int32_t)rng_below(r, IDS), d->mask[i][t] = t ? 1.0f : 0.0f;
-        d->sequences[i] = (iv_trainer_sequence){.ids = d->ids[i], .mask = d->mask[i], .count = lengths[i]};
-    }
-    iv_trainer_batch_init(&d->batch);
-    d->batch.sequences = d->sequences, d->batch.count = LONG;
-}
-
-static iv_trainer_options options_of(const char *dir, size_t m) {
-    iv_trainer_options o;
-    iv_trainer_options_init(&o);
-    o.model = dir, o.load_format = "dummy", o.dummy_seed = 3, o.threads = 1, o.pass_tokens = 640, o.device = "cpu";
-    o.arithmetic = models[m].arithmetic;
-    return o;
-}
-
-static void hash_after_steps(const iv_trainer_options *o, const documents *d, char hash[65]) {
-    iv_trainer *t = trainer_with(o);
-    iv_error err;
-    for (int step = 0; step < 2; step++) ASSERT_OK(iv_trainer_step(t, &d->batch, 1e-2, 0, &err), &err);
-    snprintf(hash, 65, "%s", weights_of(t));
-    iv_trainer_close(t);
-}
-
-static void run_layouts(const char *dir, size_t m, const documents *d) {
+static void run_layouts(const char *dir, size_t m, const state_documents *d) {
     char want[65], got[65];
-    iv_trainer_options o = options_of(dir, m);
+    iv_trainer_options o = state_options(dir, m);
     iv_trainer *t = NULL;
     iv_error err;
-    hash_after_steps(&o, d, want);
-    for (size_t tp = 1; tp < models[m].refused; tp *= 2)
+    state_hash(&o, d, want);
+    for (size_t tp = 1; tp < state_models[m].refused; tp *= 2)
         for (size_t way = 0; way < 2; way++) {
-            o = options_of(dir, m);
-            o.tensor_parallel = tp, o.data_parallel = 1 + way, o.recompute = way ? models[m].recompute : "none";
+            o = state_options(dir, m);
+            o.tensor_parallel = tp, o.data_parallel = 1 + way, o.recompute = way ? state_models[m].recompute : "none";
             o.micro_batch = way, o.threads = 1 + way, o.isa = way ? "auto" : "avx2";
-            hash_after_steps(&o, d, got);
-            if (strcmp(want, got) != 0) fail_msg("%s, tp %zu, way %zu: other weights", models[m].name, tp, way);
+            state_hash(&o, d, got);
+            if (strcmp(want, got) != 0) fail_msg("%s, tp %zu, way %zu: other weights", state_models[m].name, tp, way);
         }
-    o = options_of(dir, m);
-    o.tensor_parallel = models[m].refused;
-    expect_error(models[m].name, iv_trainer_open(&o, &t, &err), &err, IV_UNSUPPORTED, models[m].why);
-    o = options_of(dir, m); /* the control */
+    o = state_options(dir, m);
+    o.tensor_parallel = state_models[m].refused;
+    expect_error(state_models[m].name, iv_trainer_open(&o, &t, &err), &err, IV_UNSUPPORTED, state_models[m].why);
+    o = state_options(dir, m); /* the control */
     o.virtual_ranks = 2;
-    hash_after_steps(&o, d, got);
+    state_hash(&o, d, got);
     assert_string_not_equal(want, got);
 }
 
 static void one_hash_over_ranks(void **state) {
     (void)state;
-    static documents d;
+    static state_documents d;
     rng r = rng_start("states over ranks");
-    documents_random(&r, &d);
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        char dir[] = "/tmp/invar-states-XXXXXX", path[64];
-        assert_non_null(mkdtemp(dir));
-        snprintf(path, sizeof path, "%s/config.json", dir);
-        FILE *file = fopen(path, "w");
-        assert_true(file && fputs(models[m].config, file) >= 0 && fclose(file) == 0);
+    state_documents_random(&r, &d);
+    for (size_t m = 0; m < STATE_MODELS; m++) {
+        char dir[32];
+        state_folder(m, dir);
         run_layouts(dir, m, &d);
-        unlink(path), rmdir(dir);
+        state_folder_remove(dir);
     }
 }
 

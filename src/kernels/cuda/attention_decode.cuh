@@ -357,6 +357,18 @@ IV_DEVICE void merge_sinks(const iv_attention_params &p, shared_state *s, const 
     sync_consumers();
 }
 
+template <int DIM>
+IV_DEVICE void put_lse2(const iv_attention_params &p, const shared_state *s, const iv_attention_run &r, int rows,
+                        const float (&max)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = (int)threadIdx.x / 32 + 8 * h;
+        size_t element;
+        if (row < rows && element_of(p, r, row, &element))
+            p.lse2[element / DIM] = iv_attention_lse2(max[h], s->total_sum[row]);
+    }
+}
+
 /* This CTA's part of a shared slice's result. NEAR: through `stage`, shared memory that is otherwise unused by now,
  * one element per thread; else four elements per thread. */
 template <int DIM, iv_dtype TYPE, bool NEAR>
@@ -421,15 +433,7 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
         int element = m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH;
         if (put_there[k]) put<TYPE>(p, to[k] + element % DIM, result[k], s->total_sum[element / DIM]);
     }
-    if (p.lse2 && part == 0 && threadIdx.x % 32 == 0) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int row = (int)threadIdx.x / 32 + 8 * h;
-            size_t element;
-            if (row < m.rows && element_of(p, r, row, &element))
-                p.lse2[element / DIM] = iv_attention_lse2(max[h], s->total_sum[row]);
-        }
-    }
+    if (p.lse2 && part == 0 && threadIdx.x % 32 == 0) put_lse2<DIM>(p, s, r, m.rows, max);
     if (NEAR) clear_states<DIM>(p, m, first);
     if (s->flag)
         for (int i = threadIdx.x; i < m.states * m.rows; i += CONSUMERS)

@@ -59,8 +59,9 @@ iv_gpu_delta_family iv_gpu_delta_choose(const iv_gpu_delta_shape *s) {
 int iv_gpu_delta_rule_with(const iv_gpu_delta_args *a, iv_gpu_delta_family f, iv_gpu_stream stream) {
     if (!a->shape.value_heads || !a->rows || !a->span_count) return 0;
     if (!iv_gpu_delta_has(f, &a->shape)) return (int)cudaErrorInvalidValue;
-    if (f == IV_GPU_DELTA_GENERIC) {
-        int code = iv_gpu_delta_generic(a, stream);
+    bool keeps = IV_GPU_DELTA_KEEPS(*a);
+    if (f == IV_GPU_DELTA_GENERIC || keeps) {
+        int code = f == IV_GPU_DELTA_GENERIC ? iv_gpu_delta_generic(a, stream) : iv_gpu_delta_prefill(a, stream);
         return code ? code : iv_gpu_delta_norm(a, false, stream);
     }
     int code = iv_gpu_delta_decode(a, stream);

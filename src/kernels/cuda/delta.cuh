@@ -73,6 +73,11 @@ template <iv_dtype T> IV_DEVICE float widened(uint32_t bits) {
     return T == IV_F32 ? __uint_as_float(bits) : iv_widen16(T, (uint16_t)bits);
 }
 
+/* Where a sequence's rounded state behind its block `block` is kept, of a value head. */
+IV_DEVICE size_t delta_border_at(const iv_gpu_delta_shape &s, const delta_span &span, int block, unsigned head) {
+    return ((size_t)span.at->now + block) * s.value_heads + head;
+}
+
 /* The decay from one row to a later one. */
 IV_DEVICE float delta_factor(float total, float before) { return v_exp(__fsub_rn(total, before)); }
 
@@ -88,6 +93,7 @@ IV_DEVICE void delta_gates(const iv_gpu_delta_args &a, size_t row) {
     const float *b = a.x + (row + 1) * a.shape.width - 2 * heads;
     float *to = a.gates + row * 2 * heads;
     for (unsigned h = threadIdx.x % 32; h < heads; h += 32) {
+        if (IV_GPU_DELTA_KEEPS(a)) a.kept.logits[row * heads + h] = b[heads + h];
         to[h] = 0.0f - v_exp(a.a_log[h]) * delta_softplus(b[heads + h] + a.dt_bias[h]);
         to[heads + h] = iv_sigmoid(b[h]);
     }

@@ -45,12 +45,24 @@ iv_gpu_delta_shape iv_gpu_delta_shape_of(const struct iv_delta_layout *l, iv_ari
 typedef struct iv_gpu_state_span {
     int32_t first_row, rows; /* rows 0: padding */
     int32_t position;
-    uint32_t from, now; /* a slot or IV_GPU_NO_SLOT; a buffer, now ^ 1 is that of the span's last block */
+    uint32_t from, now; /* a slot or IV_GPU_NO_SLOT; a buffer, now ^ 1 is that of the span's last block. With `kept`
+                         * now is the place in `borders` of the border behind the first block */
     uint32_t write_count;
     struct {
         uint32_t block, slot;
     } writes[IV_GPU_STATE_WRITES_MAX];
 } iv_gpu_state_span;
+
+/* What a backward pass needs of whole sequences, besides qk and gates (iv_delta_kept). Of a short convolution inputs
+ * and z alone. */
+typedef struct iv_gpu_delta_kept {
+    void *inputs;  /* [rows][channels] in the type: of the convolution */
+    void *updates; /* [rows][value_heads * value_dim] in the type: R(u) */
+    void *o, *z;   /* the same, before the gated norm; of a short convolution z is [rows][width] */
+    void *borders; /* [border][value_heads][value_dim][key_dim] in the type: the rounded states where blocks begin, but
+                    * for a sequence's first, (rows - 1) / 64 of them */
+    float *logits; /* [rows][value_heads]: a, from which decays are made */
+} iv_gpu_delta_kept;
 
 typedef struct iv_gpu_delta_args {
     iv_gpu_delta_shape shape;
@@ -72,7 +84,12 @@ typedef struct iv_gpu_delta_args {
     uint64_t *bad;  /* becomes min(*bad, layer << 32 | row) if a key, an update or an input of a gated convolution is
                        not finite */
     uint32_t layer;
+    iv_gpu_delta_kept kept; /* inputs not NULL: spans are whole sequences (position 0, no writes), of which this is left
+                             * and nothing in slots and tails; rows may be any */
 } iv_gpu_delta_args;
+
+/* Are spans whole sequences that a backward pass follows? */
+#define IV_GPU_DELTA_KEEPS(a) ((a).kept.inputs != NULL)
 
 /* Convolution, q and k, v, decays and betas; the inputs into tails and slots. */
 int iv_gpu_delta_mix(const iv_gpu_delta_args *a, iv_gpu_stream stream);

@@ -210,6 +210,26 @@ template <iv_dtype T> IV_DEVICE void load_block(const iv_gpu_delta_args &a, cons
     if (threadIdx.x < BLOCK) s.total[threadIdx.x] = (int)threadIdx.x < begin ? totals[threadIdx.x] : 0.0f;
 }
 
+/* The rows' updates, for a backward pass. */
+template <iv_dtype T> IV_DEVICE void keep_updates(const iv_gpu_delta_args &a, const job &j, const state &s, int end) {
+    size_t first = (size_t)(j.span.row + j.block * BLOCK), values = (size_t)a.shape.value_heads * j.value_dim;
+    for (int e = threadIdx.x; e < COLUMNS * end; e += THREADS) {
+        int t = e / COLUMNS, r = e % COLUMNS, column = (int)j.column + r;
+        if (column >= j.value_dim) continue;
+        put_bits<T>(a.kept.updates, (first + t) * values + j.head * j.value_dim + column,
+                    get_bits<T>(s.updates, (size_t)(r * BLOCK + t)));
+    }
+}
+
+/* The rounded state behind the block. */
+template <iv_dtype T> IV_DEVICE void keep_border(const iv_gpu_delta_args &a, const job &j, const state &s) {
+    size_t at = delta_border_at(a.shape, j.span, j.block, j.head) * j.dim * j.value_dim;
+    for (int e = threadIdx.x; e < COLUMNS * j.dim; e += THREADS) {
+        int r = e / j.dim, c = e % j.dim, column = (int)j.column + r;
+        if (column < j.value_dim) put<T>(a.kept.borders, at + (size_t)column * j.dim + c, s.s[r * j.padded + c]);
+    }
+}
+
 /* The rows [begin, end) of the block, for later steps. */
 template <iv_dtype T>
 IV_DEVICE void keep_block(const iv_gpu_delta_args &a, const job &j, const state &s, unsigned char *tail, int begin,
@@ -251,10 +271,13 @@ static __global__ void __launch_bounds__(THREADS) rule(const __grid_constant__ i
             if (threadIdx.x < 32) finish_row<TC16, T>(a, j, s, t, row);
             __syncthreads();
         }
-        if (j.block == j.span.first) keep_block<T>(a, j, s, j.span.now, begin, end);
-        if (j.block == j.span.last && j.block > j.span.first) keep_block<T>(a, j, s, j.span.next, begin, end);
+        bool keeps = IV_GPU_DELTA_KEEPS(a);
+        if (keeps) keep_updates<T>(a, j, s, end);
+        if (!keeps && j.block == j.span.first) keep_block<T>(a, j, s, j.span.now, begin, end);
+        if (!keeps && j.block == j.span.last && j.block > j.span.first) keep_block<T>(a, j, s, j.span.next, begin, end);
         if (end < BLOCK || (j.block == j.span.last && !delta_writes_behind(j.span, j.block))) return;
         move_border<TC16, T>(a, j, s);
+        if (keeps) keep_border<T>(a, j, s);
         unsigned char *slot = delta_slot_for(a, j.span, j.block + 1);
         if (slot) store_state(a, j, s, slot);
     }

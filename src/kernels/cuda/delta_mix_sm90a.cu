@@ -29,6 +29,10 @@ IV_DEVICE uint2 inputs_at(const iv_gpu_delta_args &a, const delta_span &s, int p
 /* Keeps them wherever later rows will look for them. */
 IV_DEVICE void keep_inputs(const iv_gpu_delta_args &a, const delta_span &s, int position, unsigned c, uint2 x) {
     int first = s.first * BLOCK, last = s.last * BLOCK;
+    if (IV_GPU_DELTA_KEEPS(a)) {
+        if (position >= 0) *inputs_in(a, (unsigned char *)a.kept.inputs, s.row + position, c) = x;
+        return;
+    }
     if (position < first + BLOCK && (position >= s.position || s.position == first))
         *inputs_in(a, s.now + a.shape.tail_inputs, position - first + BEFORE, c) = x;
     if (last > first && position >= last - BEFORE)
@@ -81,7 +85,7 @@ IV_DEVICE void mix_span(const iv_gpu_delta_args &a, const delta_span &s, size_t 
 #pragma unroll
         for (int e = 0; e < BEFORE; e++) keep_inputs(a, s, position - BEFORE + e, c, x[e]);
     bool border = s.first == position / BLOCK || position + n > s.last * BLOCK - BEFORE ||
-                  position % BLOCK + n > BLOCK - BEFORE; /* of some rows inputs are kept */
+                  position % BLOCK + n > BLOCK - BEFORE || IV_GPU_DELTA_KEEPS(a); /* of some rows inputs are kept */
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         if (border && r < n) keep_inputs(a, s, position + r, c, x[BEFORE + r]);
@@ -176,8 +180,11 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32)
         float w[4] = {weight.x, weight.y, weight.z, weight.w}, r = norm_scale(sum_of_squares(x), DIM, a.eps);
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = v_silu(g[i]) * iv_canon((x[i] * r) * w[i]);
-        ((uint2 *)a.out)[(row * heads + first + h) * (DIM / 4) + lane] =
-            make_uint2(iv_pack16(T, x[0], x[1]), iv_pack16(T, x[2], x[3]));
+        size_t at = (row * heads + first + h) * (DIM / 4) + lane;
+        ((uint2 *)a.out)[at] = make_uint2(iv_pack16(T, x[0], x[1]), iv_pack16(T, x[2], x[3]));
+        if (!IV_GPU_DELTA_KEEPS(a)) continue;
+        ((uint2 *)a.kept.o)[at] = make_uint2(iv_pack16(T, o[h].x, o[h].y), iv_pack16(T, o[h].z, o[h].w));
+        ((uint2 *)a.kept.z)[at] = make_uint2(iv_pack16(T, z[h].x, z[h].y), iv_pack16(T, z[h].z, z[h].w));
     }
 }
 

@@ -157,7 +157,7 @@ IV_DEVICE void make(const iv_gpu_delta_args &a, const job &j, const block &b, ga
         *(uint4 *)(to->decayed + offset) =
             decay_chunk<T>(*(const uint4 *)(from->key + offset), delta_factor(to->total[BLOCK - 1], to->total[r]));
     }
-    if (j.slice || (b.index != j.span.first && b.index != j.span.last)) return;
+    if (IV_GPU_DELTA_KEEPS(a) || j.slice || (b.index != j.span.first && b.index != j.span.last)) return;
     unsigned char *tail = b.index == j.span.first ? j.span.now : j.span.next;
     float *totals = (float *)(tail + a.shape.tail_totals) + j.head * BLOCK;
     if (maker >= b.begin && maker < b.end) totals[maker] = to->total[maker];
@@ -322,6 +322,27 @@ IV_DEVICE void load_columns(const iv_gpu_delta_args &a, const job &j, columns &c
                      s * STEP < begin ? *fragment_at(updates, tile, ROW_STEPS, s) : make_uint4(0, 0, 0, 0));
 }
 
+/* For a backward pass: the rows' updates, and the rounded state that the block begins with. */
+IV_DEVICE void keep_rows(const iv_gpu_delta_args &a, const job &j, const columns &c, const block &b, int tile) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    size_t values = a.shape.value_heads * DIM;
+    uint16_t *updates = (uint16_t *)a.kept.updates + j.head * DIM + tile * STEP + g;
+#pragma unroll
+    for (int i = 0; i < 8 * ROW_STEPS; i++) {
+        int r = i / 8 * STEP + i % 8 / 4 * 8 + 2 * t + i % 2;
+        if (r < b.end)
+            updates[(b.row + r) * values + i % 4 / 2 * 8] = (uint16_t)(c.update[i / 8][i % 8 / 2] >> i % 2 * 16);
+    }
+    if (b.index == 0) return;
+    uint32_t *border = (uint32_t *)a.kept.borders +
+                       delta_border_at(a.shape, j.span, b.index - 1, j.head) * DIM * DIM / 2 +
+                       (tile * STEP + g) * DIM / 2 + t;
+#pragma unroll
+    for (int i = 0; i < 4 * KEY_STEPS;
+         i++) /* word i % 4 of a step: row g + i % 2 * 8, neighbors from i / 2 % 2 * 8 on */
+        border[i % 2 * 8 * DIM / 2 + i / 4 * STEP / 2 + i % 4 / 2 * 4] = c.rounded[i / 4][i % 4];
+}
+
 /* For later steps: the updates of a block, and the rounded state that it began with. */
 IV_DEVICE void keep_columns(const iv_gpu_delta_args &a, const job &j, const columns &c, const block &b, int tile) {
     if (b.index != j.span.first && b.index != j.span.last) return;
@@ -385,7 +406,10 @@ template <iv_dtype T> IV_DEVICE void run_columns(const iv_gpu_delta_args &a, con
         run_tile<T, 2>(a, j, c, b, from, p, w);
         run_tile<T, 3>(a, j, c, b, from, p, w);
         check_updates<T>(a, c, b);
-        keep_columns(a, j, c, b, tile);
+        if (IV_GPU_DELTA_KEEPS(a))
+            keep_rows(a, j, c, b, tile);
+        else
+            keep_columns(a, j, c, b, tile);
         if (b.end == BLOCK && (n + 1 < count || writes_last)) move_border<T>(a, j, c, b, tile, p);
     }
 }
@@ -396,7 +420,7 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_consta
     memory *m = (memory *)shared;
     iv_let_next();
     iv_wait();
-    if (a.spans[blockIdx.y].rows == 0 || delta_is_short(a.spans[blockIdx.y])) return;
+    if (a.spans[blockIdx.y].rows == 0 || (!IV_GPU_DELTA_KEEPS(a) && delta_is_short(a.spans[blockIdx.y]))) return;
     job j;
     j.span = delta_span_of(a, blockIdx.y);
     j.head = blockIdx.x / SLICES, j.slice = blockIdx.x % SLICES, j.key_head = delta_key_head(a.shape, j.head);

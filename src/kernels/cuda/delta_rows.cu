@@ -28,6 +28,10 @@ template <iv_dtype T>
 IV_DEVICE void keep_input(const iv_gpu_delta_args &a, const delta_span &s, int position, unsigned c, uint32_t bits) {
     int before = (int)a.shape.taps - 1, first = s.first * BLOCK, last = s.last * BLOCK;
     size_t channels = a.shape.channels;
+    if (IV_GPU_DELTA_KEEPS(a)) {
+        if (position >= 0) put_bits<T>(a.kept.inputs, (size_t)(s.row + position) * channels + c, bits);
+        return;
+    }
     if (position < first + BLOCK && (position >= s.position || s.position == first))
         put_bits<T>(s.now + a.shape.tail_inputs, (size_t)(position - first + before) * channels + c, bits);
     if (last > first && position >= last - before)
@@ -164,6 +168,7 @@ static __global__ void __launch_bounds__(MIX_WARPS * 32)
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         unsigned i = lane + 32 * j;
+        if (i < d && IV_GPU_DELTA_KEEPS(a)) put<T>(a.kept.o, at + i, o[j]), put<T>(a.kept.z, at + i, z[i]);
         if (i < d) put<T>(a.out, at + i, v_silu(z[i]) * iv_canon((o[j] * r) * a.norm[i]));
     }
 }
@@ -199,6 +204,10 @@ static __global__ void __launch_bounds__(CHUNK) gated_conv(const __grid_constant
     bool finite = true;
     float y = convolve<T, true>(a, s, s.position + (int)row - s.row, c, &finite);
     put<T>(a.out, row * channels + c, __fmul_rn(a.x[row * a.shape.width + channels + c], y));
+    for (size_t part = 0; part < 3 && IV_GPU_DELTA_KEEPS(a); part++) {
+        size_t at = row * a.shape.width + part * channels + c;
+        put<T>(a.kept.z, at, a.x[at]);
+    }
     if (!finite) delta_bad(a, row);
 }
 

@@ -198,7 +198,20 @@ static __global__ void __launch_bounds__(LANES) shared_gate(const __grid_constan
     if (threadIdx.x) return;
     for (size_t stride = 1; stride < a.leaves; stride *= 2)
         for (size_t i = 0; i < a.leaves; i += 2 * stride) of[i] = of[i] + of[i + stride];
-    a.dz[row] = iv_canon(of[0] * (1.0f - p));
+    a.dz[row] = a.part ? of[0] : iv_canon(of[0] * (1.0f - p));
+}
+
+static __global__ void __launch_bounds__(LANES) finish_gate(const float *z, size_t z_apart, size_t rows, float *dz) {
+    iv_let_next();
+    iv_wait();
+    size_t row = (size_t)blockIdx.x * LANES + threadIdx.x;
+    if (row < rows) dz[row] = iv_canon(dz[row] * (1.0f - iv_sigmoid(z[row * z_apart])));
+}
+
+int iv_gpu_shared_gate_finish(const float *z, size_t z_apart, size_t rows, float *dz, iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    return iv_launch(finish_gate, dim3((unsigned)((rows + LANES - 1) / LANES)), LANES, (cudaStream_t)stream, z, z_apart,
+                     rows, dz);
 }
 
 int iv_gpu_shared_gate_backward(const iv_gpu_shared_gate_args *a, iv_gpu_stream stream) {

@@ -167,11 +167,13 @@ int iv_gpu_activate_backward(const iv_activation *activation, iv_dtype type, con
                              float *wide, iv_gpu_stream stream);
 
 /* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded concatenation with `leaves` leaves:
- * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16. */
+ * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16; then `behind` columns
+ * that are left alone. */
 typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     bool keeps;  /* dqkv becomes the unrounded result, for biases; otherwise it is only read */
     size_t rows, heads, kv_heads, head_dim, leaves;
+    size_t behind;                /* a multiple of 16 */
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */
@@ -290,7 +292,7 @@ typedef struct iv_gpu_router_backward_args {
 int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream);
 
 /* The gate of a shared expert (15.9): dz[row] = canon(r (1 - sigmoid(z))), r the tree over leaves of `leaf` values of
- * da act; then da becomes da sigmoid(z). */
+ * da act; then da becomes da sigmoid(z). part: dz = r alone, of this rank's leaves. */
 typedef struct iv_gpu_shared_gate_args {
     const float *z; /* [rows], z_apart apart */
     size_t rows, z_apart, n, leaf, leaves;
@@ -299,8 +301,11 @@ typedef struct iv_gpu_shared_gate_args {
     size_t act_stride;
     float *da; /* [rows][n], in place */
     float *dz; /* [rows] */
+    bool part;
 } iv_gpu_shared_gate_args;
 int iv_gpu_shared_gate_backward(const iv_gpu_shared_gate_args *a, iv_gpu_stream stream);
+/* The rest of it: dz [rows], in place, from the sums r of all ranks. */
+int iv_gpu_shared_gate_finish(const float *z, size_t z_apart, size_t rows, float *dz, iv_gpu_stream stream);
 
 /* ---- optimizer (optimizer.cu; digests: sha256.cu) --------------------------------------------------------------- */
 

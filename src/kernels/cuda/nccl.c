@@ -85,7 +85,7 @@ int iv_nccl_sum(iv_nccl *n, iv_dtype type, void *values, size_t count, iv_gpu_st
     return code_of(n->calls.all_reduce(values, values, count, t, OP_SUM, n->comm, stream));
 }
 
-static int move_piece(iv_nccl *n, const iv_nccl_piece *p, bool to_first, iv_gpu_stream stream) {
+static int move_chunk(iv_nccl *n, const iv_nccl_chunk *p, bool to_first, iv_gpu_stream stream) {
     int code = 0;
     if (p->bytes == 0 || (to_first && p->owner == 0)) return 0;
     if (p->owner != n->rank)
@@ -96,16 +96,16 @@ static int move_piece(iv_nccl *n, const iv_nccl_piece *p, bool to_first, iv_gpu_
     return code;
 }
 
-static int move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream) {
+static int move(iv_nccl *n, const iv_nccl_chunk *chunks, size_t count, bool to_first, iv_gpu_stream stream) {
     int code = n->calls.group_start();
     if (code) return code;
-    for (size_t i = 0; i < count && !code; i++) code = move_piece(n, &pieces[i], to_first, stream);
+    for (size_t i = 0; i < count && !code; i++) code = move_chunk(n, &chunks[i], to_first, stream);
     int ended = n->calls.group_end();
     return code ? code : ended;
 }
 
-int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream) {
-    return code_of(move(n, pieces, count, to_first, stream));
+int iv_nccl_move(iv_nccl *n, const iv_nccl_chunk *chunks, size_t count, bool to_first, iv_gpu_stream stream) {
+    return code_of(move(n, chunks, count, to_first, stream));
 }
 
 static int exchange(iv_nccl *n, const iv_nccl_block *to, const iv_nccl_block *from, iv_gpu_stream stream) {
@@ -136,7 +136,7 @@ typedef struct opening {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     bool over;
-    atomic_bool given_up;
+    atomic_bool abandoned;
     int code;
     iv_nccl_id id;
     size_t count;
@@ -163,7 +163,7 @@ static int wait_for(const opening *o, cudaStream_t stream) {
     for (;;) {
         int code = cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) return of_cuda(code);
-        if (atomic_load(&o->given_up)) return UNHANDLED_CUDA_ERROR; /* the code is not reported */
+        if (atomic_load(&o->abandoned)) return UNHANDLED_CUDA_ERROR; /* the code is not reported */
         sched_yield();
     }
 }
@@ -173,13 +173,13 @@ static int wait_for(const opening *o, cudaStream_t stream) {
 static int pass_first_bytes(const opening *o) {
     enum { BYTES = 256 };
     iv_nccl *n = o->rank[0];
-    iv_nccl_piece pieces[IV_RANKS_MAX];
+    iv_nccl_chunk chunks[IV_RANKS_MAX];
     unsigned char *memory = NULL;
     cudaStream_t stream = NULL;
     int code = of_cuda(cudaMalloc((void **)&memory, n->ranks * BYTES));
     if (!code) code = of_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (size_t i = 0; i < n->ranks && !code; i++) pieces[i] = (iv_nccl_piece){memory + i * BYTES, BYTES, i};
-    if (!code) code = move(n, pieces, n->ranks, false, stream);
+    for (size_t i = 0; i < n->ranks && !code; i++) chunks[i] = (iv_nccl_chunk){memory + i * BYTES, BYTES, i};
+    if (!code) code = move(n, chunks, n->ranks, false, stream);
     if (!code) code = wait_for(o, stream);
     if (code) {
         n->calls.abort(n->comm);
@@ -223,10 +223,10 @@ static void free_opening(opening *o) {
 static void *open_ranks(void *argument) {
     opening *o = argument;
     int code = init_all(o);
-    if (!code && o->count == 1 && !atomic_load(&o->given_up)) code = pass_first_bytes(o);
+    if (!code && o->count == 1 && !atomic_load(&o->abandoned)) code = pass_first_bytes(o);
     pthread_mutex_lock(&o->lock);
     o->code = code, o->over = true;
-    bool mine = atomic_load(&o->given_up);
+    bool mine = atomic_load(&o->abandoned);
     pthread_cond_signal(&o->ended);
     pthread_mutex_unlock(&o->lock);
     if (!mine) return NULL;
@@ -250,7 +250,7 @@ static bool await(opening *o, pthread_t thread, size_t timeout_ms) {
     pthread_mutex_lock(&o->lock);
     while (!o->over && !late) late = pthread_cond_timedwait(&o->ended, &o->lock, &until);
     bool over = o->over;
-    atomic_store(&o->given_up, !over);
+    atomic_store(&o->abandoned, !over);
     pthread_mutex_unlock(&o->lock);
     if (over)
         pthread_join(thread, NULL);

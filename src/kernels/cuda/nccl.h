@@ -37,13 +37,13 @@ void iv_nccl_abort(iv_nccl *n);
 int iv_nccl_sum(iv_nccl *n, iv_dtype type, void *values, size_t count, iv_gpu_stream stream);
 
 /* Bytes sent by one rank: `at` is the source on the owner and the destination elsewhere. */
-typedef struct iv_nccl_piece {
+typedef struct iv_nccl_chunk {
     void *at;
     size_t bytes, owner;
-} iv_nccl_piece;
+} iv_nccl_chunk;
 
-/* Copies pieces to all ranks, or to rank 0 only. */
-int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream);
+/* Copies chunks to all ranks, or to rank 0 only. */
+int iv_nccl_move(iv_nccl *n, const iv_nccl_chunk *chunks, size_t count, bool to_first, iv_gpu_stream stream);
 
 /* Memory for or from one other rank. */
 typedef struct iv_nccl_block {

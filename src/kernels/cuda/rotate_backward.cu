@@ -29,7 +29,7 @@ IV_DEVICE leaf_part part_of(const rotate_args &a, unsigned leaf, int which) {
     leaf_part p;
     p.heads = which == 0 ? q : kv;
     p.first = which == 0 ? leaf * q : heads + (which - 1) * kv_heads + leaf * kv;
-    p.to = leaf * (q_padded + 2 * kv_padded) + (which == 0 ? 0 : q_padded + (which - 1) * kv_padded);
+    p.to = leaf * (q_padded + 2 * kv_padded + (unsigned)a.behind) + (which == 0 ? 0 : q_padded + (which - 1) * kv_padded);
     p.padded = which == 0 ? q_padded : kv_padded;
     return p;
 }
@@ -167,13 +167,13 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, rotate_blocks(PER, E
     }
     if (row >= a.rows) return;
     leaf_part last = part_of(a, leaf, 2);
-    unsigned end = last.to + last.padded, run = end / (leaf + 1);
+    unsigned end = last.to + last.padded, begin = part_of(a, leaf, 0).to;
     char *dy = (char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2);
     if (position >= 0)
         round_values<T, PER, EXACT>(a, row, leaf);
     else
-        put_zeros<T>(dy, end - run, end);
-    if (leaf + 1 == leaves) put_zeros<T>(dy, end, a.dy_stride);
+        put_zeros<T>(dy, begin, end);
+    if (leaf + 1 == leaves) put_zeros<T>(dy, end + a.behind, a.dy_stride);
 }
 
 template <iv_dtype T, bool EXACT> static int launch_rotate(const rotate_args *a, cudaStream_t stream) {
@@ -405,7 +405,7 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
     for (; first < a.rows; first += step) {
         walk last = row_at(a, first + own + 2 * step);
         float4 h[2][FOURS] = {};
-        uint16_t *to = (uint16_t *)a.dy + w.row * a.dy_stride + leaf * l.all * D + 4 * half_lane();
+        uint16_t *to = (uint16_t *)a.dy + w.row * a.dy_stride + leaf * (l.all * D + a.behind) + 4 * half_lane();
         load_angles_of<FOURS>(a, then, next_c, next_s);
 #pragma unroll 1
         for (unsigned t = 0; t < l.all; t++, to += D) { /* padding is computed too: its results are not written */
@@ -418,7 +418,7 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
             now = next, next = after;
         }
         uint16_t *row = (uint16_t *)a.dy + w.row * a.dy_stride;
-        for (size_t i = (size_t)leaves * l.all * D + half_lane();
+        for (size_t i = leaves * (l.all * D + a.behind) + half_lane();
              leaf + 1 == leaves && w.row < a.rows && i < a.dy_stride; i += 16)
             put<T>(row, i, 0.0f);
         if (a.q_norm) {
@@ -453,7 +453,7 @@ template <iv_dtype T, int FOURS> static int launch_fours(const rotate_args *a, c
 /* Elements of the run. */
 static size_t run_of(const rotate_args *a) {
     size_t q = a->heads / a->leaves * a->head_dim, kv = a->kv_heads / a->leaves * a->head_dim;
-    return a->leaves * (iv_padded_k(q) + 2 * iv_padded_k(kv));
+    return a->leaves * (iv_padded_k(q) + 2 * iv_padded_k(kv) + a->behind);
 }
 
 int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream stream) {
@@ -461,7 +461,7 @@ int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream s
     if (a->rows > INT32_MAX) return (int)cudaErrorInvalidValue;
     size_t d = a->head_dim, leaves = a->leaves;
     if (d < 2 || d % 2 != 0 || d > 512 || leaves < 1 || leaves > IV_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
-        a->heads % leaves != 0 || a->kv_heads % leaves != 0 || a->dy_stride < run_of(a) || !a->q_norm != !a->k_norm)
+        a->heads % leaves != 0 || a->kv_heads % leaves != 0 || a->dy_stride < run_of(a) || a->behind % 16 || !a->q_norm != !a->k_norm)
         return (int)cudaErrorInvalidValue;
     if (fits_fours(a)) {
         cudaStream_t s = (cudaStream_t)stream;

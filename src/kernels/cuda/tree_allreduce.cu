@@ -63,10 +63,10 @@ IV_DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
         put_flag(&p.flags[threadIdx.x][blockIdx.x * RANKS + p.rank], count);
 }
 
-IV_DEVICE void give_up(const iv_gpu_peers &p, int32_t behind) {
+IV_DEVICE void report_timeout(const iv_gpu_peers &p, int32_t behind) {
     uint64_t word = (uint64_t)(uint32_t)behind << 32 | (uint64_t)blockIdx.x << 8 | (threadIdx.x + 1);
-    *(volatile uint64_t *)&p.given_up->rank[p.rank] = word;
-    *(volatile uint32_t *)&p.given_up->any = 1;
+    *(volatile uint64_t *)&p.timeouts->rank[p.rank] = word;
+    *(volatile uint32_t *)&p.timeouts->any = 1;
 }
 
 /* Has the thread timed out that last read the clock at *last? Time between two readings counts only up to a limit:
@@ -86,9 +86,9 @@ IV_DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
     int32_t behind;
     for (uint32_t polls = 1; (behind = (int32_t)(count - get_flag(flag))) > 0; polls++) {
         if (polls % POLLS) continue;
-        if (*(volatile uint32_t *)&p.given_up->any) return;
+        if (*(volatile uint32_t *)&p.timeouts->any) return;
         if (!is_over(p, &last, &waited)) continue;
-        give_up(p, behind);
+        report_timeout(p, behind);
         return;
     }
 }

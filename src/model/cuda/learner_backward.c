@@ -1,6 +1,6 @@
 /* learner_backward.c: the backward ops of a layer on a GPU, in the decoder's reverse order. */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 #include "model/decoder.h"
 
 /* dx += the gradient through the norm of x. */
@@ -31,7 +31,7 @@ static iv_status norm_gradient(gpu_learner *l, const iv_tensor *weight, const fl
                                     .offset = weight->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &sums, err);
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -100,16 +100,42 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 /* ---- attention ------------------------------------------------------------------------------------------------------
  */
 
+/* dy = R(the gradient of the layer's input x). */
+static iv_status out_gradient(gpu_learner *l, size_t layer, const void *x, size_t x_stride, iv_error *err) {
+    const output_concat *concat = &l->concats[layer].out;
+    const learned_site *site = iv_gpu_learned_site(l, layer, IV_SITE_OUT, 0);
+    gpu_row_parallel cut = {
+        .cuts = &l->m->tp.out, .x = l->f.now->attended, .x_stride = l->q, .x_first = l->m->tp.out.of[l->f.rank].first};
+    const learned_backward b = {.site = site,
+                                .concat = concat,
+                                .axis = &l->axis,
+                                .row = l->on.axis_rows,
+                                .rows = l->n.rows,
+                                .dy = l->dx_rounded,
+                                .x = x,
+                                .x_stride = x_stride,
+                                .cut_inputs = &cut,
+                                .dx = l->dattended,
+                                .rounded = l->dy};
+    const iv_layer_config *c = l->m->layers[layer].config;
+    bool plain = c->mixer == IV_MIXER_ATTENTION && !c->attention_gate;
+    IV_ASSERT(!site || plain);
+    if (!site && plain)
+        return iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err);
+    IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dx_rounded, l->dattended, err));
+    return site ? iv_gpu_learned_backward(l, &b, err) : IV_OK;
+}
+
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].out;
     const void *x = l->f.now->attended;
-    size_t stride = l->q;
+    size_t stride = concat->k;
     IV_TRY(begin_block(l, t->attention_post_norm, IV_NORM_ATTENTION, err));
-    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
+    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, concat->k, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dx_rounded, x, stride, err));
-    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
+    IV_TRY(out_gradient(l, layer, x, stride, err));
     return t->out_bias && l->f.rank == 0
                ? iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->out_bias->offset, err)
                : IV_OK;
@@ -117,6 +143,12 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
+    bool gated = l->m->layers[layer].config->attention_gate;
+    if (gated) {
+        int code = iv_gpu_attention_gate_backward(l->dattended, l->f.now->raw, l->f.now->raw_gate, l->n.rows, l->q,
+                                                  l->m->gemm_type, l->dy, l->dattended, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the gate of attention", err));
+    }
     iv_gpu_attention_backward_args a = {.shape =
                                             iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].config->window),
                                         .kv = iv_gpu_kv_of(&l->pass, layer),
@@ -130,7 +162,7 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                         .sinks = l->f.layers[layer].sinks,
                                         .sink_terms = l->sink_terms,
                                         .q = l->f.now->q,
-                                        .out = l->f.now->attended,
+                                        .out = gated ? l->f.now->raw : l->f.now->attended,
                                         .dout = l->dy,
                                         .lse2 = l->f.now->lse2,
                                         .dqkv = l->dqkv,
@@ -151,7 +183,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].qkv;
-    size_t dim = (size_t)l->m->config.head_dim;
+    size_t dim = (size_t)l->m->config.head_dim, gate = t->gate ? iv_padded_k(l->q / concat->leaves) : 0;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
                                      .keeps = t->q_bias != NULL,
                                      .rows = l->n.rows,
@@ -159,6 +191,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = concat->leaves,
+                                     .behind = gate,
                                      .cosine = l->f.layers[layer].cosine,
                                      .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
@@ -178,8 +211,14 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                      : 0;
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of scaled queries", err));
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
+    if (gate) {
+        size_t apart = concat->n / concat->leaves;
+        code = iv_gpu_concat_rows(l->dattended, l->on.axis_positions, l->n.rows, l->q, concat->leaves, apart,
+                                  apart - gate, l->m->gemm_type, l->dy, concat->n, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the gate of attention", err));
+    }
     if (!t->q_norm) return IV_OK;
-    IV_TRY(iv_gpu_learner_add_terms(l, err));
+    IV_TRY(iv_gpu_learner_add_terms(l, 2 * dim, err));
     if (l->f.rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_VALUES,
                                     .axis = &l->axis,
@@ -192,7 +231,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .later_offset = t->k_norm->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &sums, err);
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -201,6 +240,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const output_concat *concat = &l->concats[layer].qkv;
     size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
            kv = l->shard->kv_head_first * dim;
+    if (t->q_bias && t->gate_bias)
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dattended, l->q, l->q, t->gate_bias->offset + q, err));
     if (t->q_bias) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv, all, l->q, t->q_bias->offset + q, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset + kv, err));
@@ -208,7 +249,18 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     }
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err));
+    const learned_backward adapter = {.site = iv_gpu_learned_site(l, layer, IV_SITE_QKV, 0),
+                                      .concat = concat,
+                                      .axis = &l->axis,
+                                      .row = l->on.axis_rows,
+                                      .rows = l->n.rows,
+                                      .dy = l->dy,
+                                      .x = l->f.normed,
+                                      .x_stride = l->h_stride,
+                                      .cut_outputs = true,
+                                      .dx = l->dnormed};
+    return iv_gpu_learned_backward(l, &adapter, err);
 }
 
 /* ---- the ends of the pass -------------------------------------------------------------------------------------------
@@ -236,6 +288,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->tensor_owner->embedding_tensor);
+    if (l->learned) return IV_OK;
     if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
     iv_gpu_learner_begin_bucket(l, bucket);
     if (l->m->scales.embedding != 1.0f) IV_TRY(scale_dx(l, l->m->scales.embedding, l->dx, err));
@@ -248,5 +301,6 @@ void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {
     ops->mlp_backward = mlp_backward, ops->experts_backward = experts_backward;
     ops->norm_backward = norm_backward, ops->attention_out_backward = attention_out_backward;
     ops->attention_backward = attention_backward, ops->rope_kv_backward = rope_kv_backward;
+    ops->recurrent_backward = iv_gpu_learner_recurrent_backward;
     ops->qkv_backward = qkv_backward, ops->embed_backward = embed_backward;
 }

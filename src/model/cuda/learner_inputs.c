@@ -21,6 +21,8 @@ static size_t carve_inputs(const gpu_input_sizes *n, unsigned char *base, gpu_le
     at->pick_rows = iv_carve(&v, n->picks, sizeof *at->pick_rows);
     at->forward_pick = iv_carve(&v, n->picks, sizeof *at->forward_pick);
     at->pick_padding = iv_carve(&v, n->pick_padding, sizeof *at->pick_padding);
+    at->states = iv_carve(&v, n->sequences, sizeof *at->states);
+    at->row_spans = iv_carve(&v, n->rows, sizeof *at->row_spans);
     return v.overflow ? SIZE_MAX : v.at;
 }
 
@@ -62,7 +64,7 @@ static iv_status measure(gpu_learner *l, iv_error *err) {
 
 typedef struct writing {
     gpu_learner *l;
-    size_t row, page, padding, pick, pick_padding;
+    size_t row, page, padding, pick, pick_padding, sequence, border;
 } writing;
 
 static void write_rows(writing *w, const iv_learner_sequence *s) {
@@ -73,10 +75,11 @@ static void write_rows(writing *w, const iv_learner_sequence *s) {
         at->positions[w->row] = at->axis_positions[w->row] = (int32_t)t;
         at->axis_rows[w->row] = (int32_t)w->row;
         at->slots[w->row] = (int64_t)(page * IV_ATTENTION_BLOCK + t % IV_ATTENTION_BLOCK);
+        at->row_spans[w->row] = (int32_t)w->sequence;
     }
     for (; w->row % IV_CHAIN_STEP; w->row++) {
         at->ids[w->row] = at->positions[w->row] = 0;
-        at->axis_positions[w->row] = at->axis_rows[w->row] = -1, at->slots[w->row] = -1;
+        at->axis_positions[w->row] = at->axis_rows[w->row] = at->row_spans[w->row] = -1, at->slots[w->row] = -1;
         at->padding[w->padding++] = (int32_t)w->row;
     }
 }
@@ -105,9 +108,11 @@ static void write_sequences(gpu_learner *l) {
         l->at.spans[q - l->from] =
             (iv_gpu_span){.first_row = (int32_t)first, .rows = (int32_t)s->count, .table = (int32_t)w.page};
         for (size_t i = 0; i < pages; i++) l->at.tables[w.page + i] = (uint32_t)(w.page + i);
+        l->at.states[q - l->from] = (iv_gpu_state_span){
+            .first_row = (int32_t)first, .rows = (int32_t)s->count, .from = IV_GPU_NO_SLOT, .now = (uint32_t)w.border};
         write_rows(&w, s);
         write_picks(&w, s, first);
-        w.page += pages;
+        w.page += pages, w.border += (s->count - 1) / IV_GPU_DELTA_BLOCK, w.sequence++;
     }
 }
 
@@ -205,6 +210,7 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
                                          .sinks = sinks ? sinks + l->shard->head_first : NULL,
                                          .qkv_bias = t->q_bias ? biases : NULL,
                                          .out_bias = iv_gpu_learner_vector(l, t->out_bias)};
+        iv_gpu_learner_place_delta(l, i, &l->f.layers[i]);
         place_mlp_vectors(l, i, biases + l->qkv_biases, &l->f.layers[i]);
     }
 }
@@ -220,7 +226,8 @@ static int copy_qkv_biases(const gpu_learner *l, const iv_layer_tensors *t, floa
     size_t dim = (size_t)l->m->config.head_dim, kv = l->shard->kv_head_first * dim;
     int code = copy_bias(l, t->q_bias, l->shard->head_first * dim, l->q, &to);
     if (!code) code = copy_bias(l, t->k_bias, kv, l->kv, &to);
-    return code ? code : copy_bias(l, t->v_bias, kv, l->kv, &to);
+    if (!code) code = copy_bias(l, t->v_bias, kv, l->kv, &to);
+    return code || !t->gate_bias ? code : copy_bias(l, t->gate_bias, l->shard->head_first * dim, l->q, &to);
 }
 
 /* n of them, in the order of the matrix's rows. */
@@ -266,7 +273,7 @@ iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
-        int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
+        int code = t->q_bias ? copy_qkv_biases(l, t, to) : iv_gpu_learner_copy_taps(l, i);
         bool experts = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         to = biases_of(l, i) + l->qkv_biases;
         if (!code && t->experts->up_bias && experts) code = copy_expert_biases(l, i, to);

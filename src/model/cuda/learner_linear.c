@@ -9,7 +9,7 @@
 /* ---- concatenated outputs
  * -------------------------------------------------------------------------------------------------------- */
 
-enum { SLICES_MAX = 3, SHAPES_MAX = 64 };
+enum { SHAPES_MAX = 64 };
 
 /* The outputs and inputs of a tensor that are concatenated: this rank's. */
 typedef struct tensor_slice {
@@ -23,7 +23,7 @@ typedef struct gradient_slice {
 } gradient_slice;
 
 typedef struct shape {
-    gradient_slice of[SLICES_MAX];
+    gradient_slice of[CONCAT_SLICES_MAX];
     size_t slices, k, stride, leaves, n, offsets; /* stride: from output to output */
     size_t weight_offsets;                        /* of the packed rows, in the offsets; behind those of gradients */
 } shape;
@@ -122,7 +122,7 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
 static iv_status add_concat(building *b, const tensor_slice *tensors, size_t slices, size_t k, size_t leaves,
                             output_concat *concat, iv_error *err) {
     shape s = {.slices = slices, .k = k, .stride = tensors[0].tensor->columns, .leaves = leaves};
-    size_t base = SIZE_MAX, at[SLICES_MAX];
+    size_t base = SIZE_MAX, at[CONCAT_SLICES_MAX];
     for (size_t p = 0; p < slices; p++) {
         at[p] = tensors[p].tensor->offset + tensors[p].first * s.stride + tensors[p].column;
         base = iv_size_min(base, at[p]);
@@ -148,7 +148,9 @@ static iv_status add_concat(building *b, const tensor_slice *tensors, size_t sli
                               .leaves = leaves,
                               .offsets = b->shape[i].offsets,
                               .weight_offsets = b->shape[i].weight_offsets,
-                              .weights = (const unsigned char *)lowest};
+                              .weights = (const unsigned char *)lowest,
+                              .slices = slices};
+    for (size_t p = 0; p < slices; p++) concat->slice[p].n = tensors[p].n, concat->slice[p].leaf = tensors[p].leaf;
     return IV_OK;
 }
 
@@ -187,16 +189,50 @@ static iv_status add_expert(building *b, const iv_mlp_tensors *t, output_concat 
     return add_plain(b, t->down, 0, n, IV_EXPERT_LEAVES, down, err);
 }
 
-static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error *err) {
+static iv_status add_attention(building *b, const iv_layer_tensors *t, output_concat *concat, iv_error *err) {
     const gpu_learner *l = b->l;
-    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     size_t leaves = l->leaves.qkv, dim = (size_t)l->m->config.head_dim, q_first = l->shard->head_first * dim,
            kv_first = l->shard->kv_head_first * dim;
     const tensor_slice qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},
                                 {t->k, kv_first, l->kv, 0, l->kv / leaves},
-                                {t->v, kv_first, l->kv, 0, l->kv / leaves}};
-    IV_TRY(add_concat(b, qkv, 3, l->h, leaves, &r->qkv, err));
-    IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
+                                {t->v, kv_first, l->kv, 0, l->kv / leaves},
+                                {t->gate, q_first, l->q, 0, l->q / leaves}};
+    return add_concat(b, qkv, t->gate ? 4 : 3, l->h, leaves, concat, err);
+}
+
+/* The projection before a layer with a state. */
+static iv_status add_recurrent(building *b, const iv_layer_tensors *t, output_concat *concat, iv_error *err) {
+    const gpu_learner *l = b->l;
+    const iv_delta_layout *d = &l->m->delta_layout;
+    size_t leaf[IV_GPU_DELTA_PARTS], heads = l->shard->linear_value_first,
+                                     key = l->shard->linear_key_first * d->key_dim;
+    iv_gpu_learner_mixer_leaves(l, leaf);
+    if (!d->value_heads) {
+        size_t first = l->m->tp.mixer_out.of[l->f.rank].first, n = d->channels;
+        const tensor_slice conv[] = {
+            {t->b, first, n, 0, leaf[0]}, {t->z, first, n, 0, leaf[1]}, {t->v, first, n, 0, leaf[2]}};
+        return add_concat(b, conv, 3, l->h, l->leaves.mixer, concat, err);
+    }
+    size_t value = heads * d->value_dim, n = l->delta_values;
+    const tensor_slice delta[] = {{t->q, key, d->keys, 0, leaf[0]},
+                                  {t->k, key, d->keys, 0, leaf[1]},
+                                  {t->v, value, n, 0, leaf[2]},
+                                  {t->z, value, n, 0, leaf[3]},
+                                  {t->b, heads, d->value_heads, 0, leaf[4]},
+                                  {t->a, heads, d->value_heads, 0, leaf[5]}};
+    return add_concat(b, delta, 6, l->h, l->leaves.mixer, concat, err);
+}
+
+static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error *err) {
+    const gpu_learner *l = b->l;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    size_t first, n;
+    if (l->m->layers[layer].config->mixer == IV_MIXER_ATTENTION)
+        IV_TRY(add_attention(b, t, &r->qkv, err));
+    else
+        IV_TRY(add_recurrent(b, t, &r->qkv, err));
+    iv_gpu_learner_mixer_columns(l, layer, &first, &n);
+    IV_TRY(add_plain(b, t->out, first, n, whole_leaves(l->h), &r->out, err));
     if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS)
         return add_mlp(b, &t->experts[0], l->up_first, l->up, l->leaves.up, &r->up[0], &r->down[0], err);
     IV_TRY(add_router(b, t, &r->router, err));
@@ -276,8 +312,7 @@ iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *er
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/* The sums from element `base` on. */
-static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
+iv_axis_sums iv_gpu_learner_sums_from(const iv_axis_sums *s, size_t base) {
     iv_axis_sums out = {.sum = s->sum + base};
     for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) out.level[i] = s->level[i] ? s->level[i] + base : NULL;
     return out;
@@ -295,9 +330,10 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *co
                                      .x = x,
                                      .x_stride = x_stride,
                                      .k = concat->k,
-                                     .sums = sums_from(&l->sums, concat->base),
+                                     .sums = iv_gpu_learner_sums_from(&l->sums, concat->base),
                                      .scratch = l->gradient_scratch,
                                      .sms = l->f.sms};
+    if (l->learned) return IV_OK;
     return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of weights", err);
 }
 
@@ -367,6 +403,11 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_con
     return iv_gpu_launched(&l->f, code, "gradient of inputs", err);
 }
 
+iv_status iv_gpu_learner_column_sums(gpu_learner *l, const iv_gpu_column_sums_args *a, iv_error *err) {
+    if (l->learned) return IV_OK;
+    return iv_gpu_launched(&l->f, iv_gpu_column_sums(a, l->f.stream), "sums of columns", err);
+}
+
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
                                        iv_error *err) {
     return iv_gpu_learner_axis_bias_gradient(l, &l->axis, l->on.axis_rows, dy, stride, n, offset, err);
@@ -383,7 +424,7 @@ iv_status iv_gpu_learner_axis_bias_gradient(gpu_learner *l, const iv_token_axis 
                                  .offset = offset,
                                  .sums = l->sums,
                                  .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&a, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &a, err);
 }
 
 /* ---- inputs of weight gradients ---------------------------------------------------------------------------------- */

@@ -19,12 +19,12 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
         l->comm = comm[r];
         memcpy(l->peer, of, sizeof of);
         l->f.flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->f.flags);
-        l->f.given_up = r ? of[0]->f.given_up : memspace->stage(memspace, sizeof *l->f.given_up);
+        l->f.timeouts = r ? of[0]->f.timeouts : memspace->stage(memspace, sizeof *l->f.timeouts);
         l->f.timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u;
         for (size_t i = 0; i < ranks; i++) l->f.peer[i] = &of[i]->f;
-        if (!l->f.flags || !l->f.given_up)
+        if (!l->f.flags || !l->f.timeouts)
             return iv_gpu_no_memory(&l->f, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
-        if (r == 0) memset(l->f.given_up, 0, sizeof *l->f.given_up);
+        if (r == 0) memset(l->f.timeouts, 0, sizeof *l->f.timeouts);
     }
     return IV_OK;
 }
@@ -49,7 +49,7 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
 }
 
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
-    const volatile iv_gpu_given_up *g = l->f.ranks > 1 ? l->f.given_up : NULL;
+    const volatile iv_gpu_timeouts *g = l->f.ranks > 1 ? l->f.timeouts : NULL;
     for (size_t r = 0; g && g->any && r < l->f.ranks; r++)
         if (g->rank[r])
             return iv_fail(err, IV_IO, "tensor-parallel rank %zu: timed out after %d ms waiting for rank %u", r,
@@ -72,7 +72,9 @@ void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *
 /* The same buffer of another rank. */
 static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const float *x) {
     if (x == l->dnormed) return p->dnormed;
+    if (x == l->shared_dx) return p->shared_dx;
     if (x == l->tape.x_end) return p->tape.x_end;
+    if (x == l->f.wide) return p->f.wide;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
         if (x == l->tape.layers[i].x_mlp) return p->tape.layers[i].x_mlp;
@@ -213,18 +215,18 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
                        .data = l->whole_head};
 }
 
-iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) {
-    size_t n = l->n.picks * l->h, bytes = n * sizeof(float);
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, gpu_node_at at, size_t columns, float *const *nodes, float **node,
+                                   iv_error *err) {
+    size_t n = l->n.picks * columns, bytes = n * sizeof(float);
     bool turn = l->turn;
     if (l->f.ranks == 1) return IV_OK;
     l->turn = !turn;
-    int code =
-        (int)cudaMemcpyAsync(iv_gpu_node_at(&l->f, turn, 0, l->h), *node, bytes, cudaMemcpyDeviceToDevice, l->f.stream);
+    int code = (int)cudaMemcpyAsync(at(&l->f, turn, 0, columns), *node, bytes, cudaMemcpyDeviceToDevice, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "nodes of the vocabulary", err));
     IV_TRY(l->f.transport.barrier(&l->pass, err));
-    float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
+    float *waiting[4] = {nodes[1], nodes[2], nodes[3], NULL}, *acc = nodes[0];
     for (size_t r = 0; bytes && r < l->f.ranks; r++) {
-        IV_TRY(take(l, iv_gpu_node_at(l->f.peer[r], turn, 0, l->h), n, acc, "nodes of the vocabulary", err));
+        IV_TRY(take(l, at(l->f.peer[r], turn, 0, columns), n, acc, "nodes of the vocabulary", err));
         size_t level = 0;
         for (; r >> level & 1; level++) {
             bool root = r + 1 == l->f.ranks && (size_t)2 << level == l->f.ranks;
@@ -242,15 +244,22 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) 
 /* ---- the rest
  * --------------------------------------------------------------------------------------------------------- */
 
-iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err) {
     const float *from[IV_RANKS_MAX];
     if (l->f.ranks == 1) return IV_OK;
     IV_TRY(l->f.transport.barrier(&l->pass, err));
     if (l->f.rank > 0) return IV_OK;
     for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->head_terms;
-    size_t n = l->n.rows * 2 * (size_t)l->m->config.head_dim;
-    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, n, l->head_terms, l->f.stream),
+    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, l->n.rows * n, l->head_terms, l->f.stream),
                            "gradient of head norms", err);
+}
+
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err) {
+    const float *from[IV_RANKS_MAX];
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->dz_part;
+    int code = iv_gpu_sum_rows(from, l->f.ranks, l->n.rows, l->dz, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of a gate", err);
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------- */

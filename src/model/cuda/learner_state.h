@@ -10,7 +10,7 @@
 #ifndef IV_MODEL_CUDA_LEARNER_STATE_H
 #define IV_MODEL_CUDA_LEARNER_STATE_H
 
-#include "kernels/cuda/learn.h"
+#include "kernels/cuda/delta_backward.h"
 #include "model/cuda/pass.h"
 #include "model/gpu_learner.h"
 #include "model/learner_ranks.h"
@@ -20,7 +20,13 @@
 
 /* The outputs of a linear layer, concatenated (learn.h). Layers of one shape have one table of offsets, relative to the
  * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
+enum { CONCAT_SLICES_MAX = IV_GPU_DELTA_PARTS };
+
 typedef struct output_concat {
+    struct {
+        size_t n, leaf; /* outputs of this rank; those of a leaf, of which the last may have fewer */
+    } slice[CONCAT_SLICES_MAX];
+    size_t slices;
     size_t base;                  /* of the layer in the flat buffer */
     size_t n, k;                  /* columns; inputs, of this rank */
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
@@ -52,6 +58,8 @@ typedef struct gpu_learner_inputs {
     int32_t *forward_pick;               /* the row; padding: 0 */
     int32_t *pick_padding;               /* [padding predictions] */
     unsigned char *plan, *window_plan;   /* of attention */
+    iv_gpu_state_span *states;           /* [sequences], where layers have a state; `now`: iv_gpu_delta_kept.borders */
+    int32_t *row_spans;                  /* [rows]; padding: -1 */
 } gpu_learner_inputs;
 
 typedef struct gpu_input_sizes {
@@ -77,8 +85,11 @@ typedef struct gpu_agreement {
     iv_error error;
 } gpu_agreement;
 
+struct gpu_learned;
+
 typedef struct gpu_learner {
-    iv_learner base; /* first */
+    iv_learner base;             /* first */
+    struct gpu_learned *learned; /* learner_adapter.h; NULL: all weights learn */
     gpu_forward f;
     gpu_tape tape;
     gpu_pass pass; /* the one that is running */
@@ -109,6 +120,9 @@ typedef struct gpu_learner {
     size_t shared, shared_first, shared_stride; /* as up, up_first and act_stride, of the shared expert */
     size_t router_outputs;                      /* with the gate of the shared expert */
     size_t sequences_max;
+    size_t outs, qkv_row; /* widest: of what a mixer gives, and of its projection; with the gate of attention */
+    size_t gate;          /* of attention's output: q, or 0 */
+    size_t delta_values;  /* value heads times their elements */
     /* Linear layers. */
     layer_concats *concats;        /* [layers] */
     output_concat *expert_concats; /* memory of all `up` and `down` */
@@ -137,6 +151,13 @@ typedef struct gpu_learner {
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
     float *zeros; /* [most inputs of a concatenation] */
+    struct {
+        float *dkeys, *d_log; /* as iv_gpu_delta_backward_args */
+        unsigned char *dout, *scratch;
+        size_t scratch_bytes;
+    } delta;
+    float *taps; /* [layers][taps_apart]: of convolutions, if ranks divide them; else NULL */
+    size_t taps_apart;
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -153,6 +174,7 @@ typedef struct gpu_learner {
     float *dw, *shared_dw;
     float *router_dl;      /* [rows][experts]: of the router's logits, for its bias; or NULL */
     float *dz, *shared_dx; /* [rows], of the shared expert's gate; [rows][hidden], of its input; or NULL */
+    float *dz_part;        /* as dz, of this rank; unused with one */
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
     gpu_expert_rows *expert_rows;               /* [layers][experts] */
@@ -235,9 +257,14 @@ iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *e
  * the caller.
  */
 iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *err);
-/* Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
+/* Nothing that sums over tokens does anything if an adapter learns.
+ * Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
 iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *concat, const iv_token_axis *axis,
                                          const void *dy, const void *x, size_t x_stride, iv_error *err);
+/* The sums from element `base` on. */
+iv_axis_sums iv_gpu_learner_sums_from(const iv_axis_sums *s, size_t base);
+/* Sums of columns of a vector's gradient. */
+iv_status iv_gpu_learner_column_sums(gpu_learner *l, const iv_gpu_column_sums_args *a, iv_error *err);
 /* And of its inputs: dx [rows][concat->k]. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *concat, size_t rows, const void *dy,
                                         float *dx, iv_error *err);
@@ -275,10 +302,14 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
 void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
 /* Statistics and log-probabilities of all predictions, of which each rank has its share. */
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
-/* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
-iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
-/* Rank 0's head_terms become the sums over all ranks. */
-iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err);
+/* *node, the sum over this rank's leaves of the vocabulary, of n columns, becomes the root over all ranks'. at: where
+ * ranks have a node that others read; nodes [4]: memory. */
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, gpu_node_at at, size_t n, float *const *nodes, float **node,
+                                   iv_error *err);
+/* Rank 0's head_terms [rows][n] become the sums over all ranks. */
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err);
+/* dz = the sums of the ranks' dz_part, on every rank. */
+iv_status iv_gpu_learner_add_gates(gpu_learner *l, iv_error *err);
 /* Copies of what other ranks hold: the head that this rank computes logits with, and rank 0's routers. */
 iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_place_shared(gpu_learner *l); /* where the copies are now */
@@ -304,6 +335,16 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 
 /* ---- learner_backward.c: enters its ops. */
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
+/* ---- learner_recurrent.c: layers with a state; the output gate of attention. */
+iv_status iv_gpu_learner_recurrent_backward(iv_backend *b, size_t layer, iv_error *err);
+/* The outputs of a layer's mixer that this rank has: [first, first + n) of its columns. */
+void iv_gpu_learner_mixer_columns(const gpu_learner *l, size_t layer, size_t *first, size_t *n);
+/* Outputs of a leaf of each part of the projection before a layer with a state; 0 parts behind the last. */
+void iv_gpu_learner_mixer_leaves(const gpu_learner *l, size_t out[IV_GPU_DELTA_PARTS]);
+/* Sets v->delta; and the copies of a layer's taps that it needs. */
+void iv_gpu_learner_place_delta(gpu_learner *l, size_t layer, layer_vectors *v);
+int iv_gpu_learner_copy_taps(const gpu_learner *l, size_t layer);
+
 /* ---- learner_mlp_backward.c */
 /* An MLP that all tokens pass, or this rank's part of it. */
 typedef struct gpu_mlp_part {
@@ -311,7 +352,8 @@ typedef struct gpu_mlp_part {
     const output_concat *up_concat, *down_concat;
     const void *gate, *up, *act; /* as gpu_values */
     size_t n, first, act_stride;
-    bool gated; /* the shared expert's: its gate's gradient goes to l->dz */
+    bool shared; /* of the shared expert */
+    bool gated;  /* its gate's gradient goes to l->dz */
 } gpu_mlp_part;
 /* dx [rows][hidden] = the gradient of its input, from dblock and dx_rounded. */
 iv_status iv_gpu_learner_mlp_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, float *dx, iv_error *err);
@@ -324,6 +366,9 @@ static inline output_concat iv_gpu_learner_head_leaf(const gpu_learner *l) {
     return concat;
 }
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err);
+/* Leaf `leaf` of this rank, n columns in nodes[0], joins its siblings, which wait in the others; [4]. After the last
+ * one nodes[0] is the sum. */
+iv_status iv_gpu_learner_join_leaf(gpu_learner *l, float **nodes, size_t leaf, size_t n, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
 
 /* ---- learner_expert_rows.c: the rows of every expert, from the ids of the forward pass, which are on the host. */

@@ -31,6 +31,13 @@ typedef struct layer_vectors {
     const float *latent_q_norm, *latent_kv_norm; /* of latent attention; latent_q_norm NULL: q has no low rank */
 } layer_vectors;
 
+/* What a learner keeps of a layer with a state: as iv_gpu_delta_args. */
+typedef struct gpu_delta_values {
+    iv_gpu_delta_kept kept; /* inputs NULL: nothing is kept */
+    unsigned char *qk;
+    float *gates;
+} gpu_delta_values;
+
 /* A layer's values, by row. Without a tape all layers use one of these. */
 typedef struct gpu_values {
     unsigned char *q, *attended;
@@ -38,12 +45,14 @@ typedef struct gpu_values {
     float *router_logits, *expert_weights;
     int32_t *expert_ids;
     /* For the backward pass alone: */
-    float *x, *x_mlp;             /* [rows][hidden]: the layer's input; the residual stream after attention */
-    float *block_y[2];            /* [rows][hidden]: the outputs of attention and MLP before their norms, or NULL */
-    unsigned char *normed[2];     /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
-    unsigned char *q_raw, *k_raw; /* before the head norms; NULL where there are none */
-    float *lse2;                  /* of attention */
-    unsigned char *gate, *up;     /* as act, without padding */
+    float *x, *x_mlp;              /* [rows][hidden]: the layer's input; the residual stream after attention */
+    float *block_y[2];             /* [rows][hidden]: the outputs of attention and MLP before their norms, or NULL */
+    unsigned char *normed[2];      /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
+    unsigned char *q_raw, *k_raw;  /* before the head norms; NULL where there are none */
+    float *lse2;                   /* of attention */
+    unsigned char *raw, *raw_gate; /* attended before its output gate, and R of the gate's logits; or NULL */
+    gpu_delta_values delta;
+    unsigned char *gate, *up;                            /* as act, without padding */
     unsigned char *shared_gate, *shared_up, *shared_act; /* the same of the shared expert */
 } gpu_values;
 
@@ -81,6 +90,7 @@ typedef struct gpu_row_parallel {
     const float *norm;      /* NULL: no norm follows */
     const float *post_norm; /* of the layer's result before it is added, which goes to y; NULL: added as it is */
     float *y;
+    float after; /* of x, with a post_norm; 0 or 1: none */
     bool whole;  /* x is read in all rows */
     bool second; /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
 } gpu_row_parallel;
@@ -131,10 +141,11 @@ struct gpu_forward {
     size_t ranks, rank;
     gpu_forward *peer[IV_RANKS_MAX]; /* peer[rank] is this one */
     uint32_t *flags;
-    iv_gpu_given_up *given_up; /* of all ranks, on the host */
+    iv_gpu_timeouts *timeouts; /* of all ranks, on the host */
     uint64_t timeout_ns;       /* of a wait for another rank */
     /* What is read besides the model's matrices. */
-    layer_vectors *layers;  /* host array of device pointers */
+    layer_vectors *layers;       /* host array of device pointers */
+    const float *embedding_norm; /* NULL: none */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
@@ -289,8 +300,9 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride);
 /* Stands for the weights of a norm where x is only rounded. */
 extern const float iv_gpu_rounding[1];
-/* x goes on at `to` as x + the scaled norm of y; weight NULL: y is not normed. */
-iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
+/* x goes on at `to` as x + the scaled norm of y, times `after` (0: 1); weight NULL: y is not normed. */
+iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float after, float *to,
+                           iv_error *err);
 /* normed = the norm of x; weight NULL: none follows. */
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err);
 /* May this layer's epilogue do the row op that follows it? With a tape. */

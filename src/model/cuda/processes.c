@@ -16,7 +16,7 @@ static int lose(gpu_processes *p, iv_status status) {
     return cudaErrorUnknown;
 }
 
-static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first) {
+static int gather_by_host(gpu_rank *r, const iv_nccl_chunk *chunks, size_t count, bool to_first) {
     gpu_processes *p = r->g->processes;
     size_t bytes[IV_RANKS_MAX] = {0}, at[IV_RANKS_MAX] = {0}, me = r->m->rank;
     const void *blocks[IV_RANKS_MAX];
@@ -24,10 +24,10 @@ static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count
     int code = 0;
     p->turn = 1 - p->turn;
     for (size_t i = 0; i < count && !code; i++) {
-        const iv_nccl_piece *piece = &pieces[i];
-        if (piece->owner == me)
-            code = cudaMemcpyAsync(mine + bytes[me], piece->at, piece->bytes, cudaMemcpyDeviceToHost, r->f.stream);
-        bytes[piece->owner] += piece->bytes;
+        const iv_nccl_chunk *chunk = &chunks[i];
+        if (chunk->owner == me)
+            code = cudaMemcpyAsync(mine + bytes[me], chunk->at, chunk->bytes, cudaMemcpyDeviceToHost, r->f.stream);
+        bytes[chunk->owner] += chunk->bytes;
     }
     if (!code) code = cudaStreamSynchronize(r->f.stream);
     if (code) return code;
@@ -36,21 +36,21 @@ static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count
     if (status != IV_OK) return lose(p, status);
     if (to_first && me != 0) return 0;
     for (size_t i = 0; i < count && !code; i++) { /* from memory that is not pinned: read when the call returns */
-        const iv_nccl_piece *piece = &pieces[i];
-        const unsigned char *from = (const unsigned char *)blocks[piece->owner] + at[piece->owner];
-        at[piece->owner] += piece->bytes;
-        if (piece->owner != me)
-            code = cudaMemcpyAsync(piece->at, from, piece->bytes, cudaMemcpyHostToDevice, r->f.stream);
+        const iv_nccl_chunk *chunk = &chunks[i];
+        const unsigned char *from = (const unsigned char *)blocks[chunk->owner] + at[chunk->owner];
+        at[chunk->owner] += chunk->bytes;
+        if (chunk->owner != me)
+            code = cudaMemcpyAsync(chunk->at, from, chunk->bytes, cudaMemcpyHostToDevice, r->f.stream);
     }
     return code;
 }
 
-static int gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first) {
-    return r->nccl ? iv_nccl_move(r->nccl, pieces, count, to_first, r->f.stream)
-                   : gather_by_host(r, pieces, count, to_first);
+static int gather(gpu_rank *r, const iv_nccl_chunk *chunks, size_t count, bool to_first) {
+    return r->nccl ? iv_nccl_move(r->nccl, chunks, count, to_first, r->f.stream)
+                   : gather_by_host(r, chunks, count, to_first);
 }
 
-/* Offset of another process's piece: after the pieces of lower ranks. */
+/* Offset of another process's chunk: after the chunks of lower ranks. */
 static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
     void *at = r->gathered + *used;
     *used += (bytes + GATHERED_PIECE_BYTES - 1) / GATHERED_PIECE_BYTES * GATHERED_PIECE_BYTES;
@@ -64,17 +64,17 @@ static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_a
     size_t row = all->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->order.count + 1) * row);
     for (size_t at = 0; at < p->rows; at += most) {
         iv_gpu_allreduce_args a = *all;
-        iv_nccl_piece pieces[IV_LEAVES_MAX];
+        iv_nccl_chunk chunks[IV_LEAVES_MAX];
         size_t n = 0, used = 0;
         a.rows = iv_size_min(most, p->rows - at);
         for (size_t owner = 0; owner < p->m->tp.ranks; owner++)
             for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
                 float *node = owner == p->m->rank ? node_at(&r->f, l->second, i, a.hidden) + at * a.hidden
                                                   : gathered_at(r, &used, a.rows * row);
-                pieces[n] = (iv_nccl_piece){node, a.rows * row, owner};
+                chunks[n] = (iv_nccl_chunk){node, a.rows * row, owner};
                 a.node[n] = node;
             }
-        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, n, false), "nodes of the other ranks", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, chunks, n, false), "nodes of the other ranks", err));
         a.x += at * a.hidden;
         if (a.norm_weight) a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->gemm_type);
         IV_TRY(iv_gpu_launched(&r->f, iv_gpu_tree_allreduce(&peers, &a, stream), "all-reduce of the ranks", err));
@@ -85,13 +85,13 @@ static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_a
 static iv_status share(const gpu_pass *p, gpu_shared_at at, size_t from, size_t bytes, const bool *has,
                        const void **part, iv_error *err) {
     gpu_rank *r = iv_gpu_rank_of(p);
-    iv_nccl_piece pieces[IV_RANKS_MAX];
+    iv_nccl_chunk pieces[IV_RANKS_MAX];
     size_t n = 0, used = 0;
     for (size_t owner = 0; owner < p->m->tp.ranks; owner++) {
         part[owner] = NULL;
         if (!has[owner]) continue;
         void *here = owner == p->m->rank ? (char *)at(p->f) + from : gathered_at(r, &used, bytes);
-        part[owner] = here, pieces[n++] = (iv_nccl_piece){here, bytes, owner};
+        part[owner] = here, pieces[n++] = (iv_nccl_chunk){here, bytes, owner};
     }
     return iv_gpu_launched(&r->f, gather(r, pieces, n, false), "int8 sums of the other ranks", err);
 }
@@ -112,14 +112,14 @@ static iv_status combine(const gpu_pass *p, const int32_t *ids, float *x, iv_err
     iv_gpu_first_experts(p, firsts);
     for (size_t at = 0; at < p->rows; at += most) {
         const float *terms[IV_RANKS_MAX];
-        iv_nccl_piece pieces[IV_RANKS_MAX];
+        iv_nccl_chunk chunks[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, p->rows - at), used = 0;
         for (size_t i = 0; i < tp->ranks; i++) {
             float *theirs = i == p->m->rank ? r->f.terms + at * k * p->hidden : gathered_at(r, &used, rows * row);
-            pieces[i] = (iv_nccl_piece){theirs, tp->shard[i].experts ? rows * row : 0, i};
+            chunks[i] = (iv_nccl_chunk){theirs, tp->shard[i].experts ? rows * row : 0, i};
             terms[i] = theirs;
         }
-        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, tp->ranks, false), "terms of the other ranks", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, chunks, tp->ranks, false), "terms of the other ranks", err));
         int code =
             iv_gpu_combine(terms, firsts, tp->ranks, ids + at * k, rows, k, p->hidden, x + at * p->hidden, r->f.stream);
         IV_TRY(iv_gpu_launched(&r->f, code, "combination", err));
@@ -141,16 +141,16 @@ static iv_status gather_logits(const gpu_pass *p, size_t n, iv_error *err) {
     const iv_tp_plan *tp = &p->m->tp;
     size_t most = iv_gpu_gathered_rows((size_t)p->m->config.vocab_size * sizeof(float));
     for (size_t at = 0; at < n; at += most) {
-        iv_nccl_piece pieces[IV_RANKS_MAX];
+        iv_nccl_chunk chunks[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, n - at), used = 0;
         for (size_t i = 1; i < tp->ranks; i++) {
             size_t columns = tp->shard[i].vocab, bytes = rows * columns * sizeof(float);
-            pieces[i - 1] = (iv_nccl_piece){
+            chunks[i - 1] = (iv_nccl_chunk){
                 i == p->m->rank ? (void *)(r->logits + at * columns) : gathered_at(r, &used, bytes), bytes, i};
         }
-        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, tp->ranks - 1, true), "logits of the other ranks", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, chunks, tp->ranks - 1, true), "logits of the other ranks", err));
         for (size_t i = 1; i < tp->ranks && p->m->rank == 0; i++)
-            IV_TRY(iv_gpu_launched(&r->f, put_columns(r, pieces[i - 1].at, i, at, rows), "columns of logits", err));
+            IV_TRY(iv_gpu_launched(&r->f, put_columns(r, chunks[i - 1].at, i, at, rows), "columns of logits", err));
     }
     return IV_OK;
 }
@@ -173,7 +173,7 @@ iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err) {
     gpu_processes *p = g->processes;
     size_t bytes[IV_RANKS_MAX];
     const void *blocks[IV_RANKS_MAX];
-    uint64_t *mine = &p->said[p->turn];
+    uint64_t *mine = &p->agreement[p->turn];
     *mine = *value, p->turn = 1 - p->turn;
     for (size_t i = 0; i < p->comm->size; i++) bytes[i] = sizeof *mine;
     IV_TRY(iv_comm_all_gather(p->comm, mine, bytes, blocks, err));

@@ -16,7 +16,7 @@ typedef struct gpu_word {
 struct gpu_processes {
     iv_comm *comm;          /* the engine's */
     unsigned char *mine[2]; /* pinned, used alternately (comm.h); NULL with NCCL */
-    uint64_t said[2];
+    uint64_t agreement[2];
     gpu_word words[2];
     int turn;
     iv_status status; /* of the comm, once it has failed */

@@ -91,21 +91,16 @@ static iv_status write_rest(iv_gpu_model *g, bool drop_graphs, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status check_not_lost(const iv_gpu_model *g, iv_error *err) {
-    if (g->lost) *err = g->why;
-    return g->lost ? g->why.status : IV_OK;
-}
-
 iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
-    IV_TRY(check_not_lost(g, err));
+    IV_TRY(iv_gpu_aborted(g, err));
     bool numbers = g->rank[0].m->config.layer[0].activation.kind == IV_ACTIVATION_XIELU; /* graphs hold them */
     iv_status status = write_rest(g, numbers, err);
-    if (status != IV_OK) g->lost = true, g->why = *err;
+    if (status != IV_OK) iv_gpu_abort(g, err);
     return status;
 }
 
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err) {
-    IV_TRY(check_not_lost(g, err));
+    IV_TRY(iv_gpu_aborted(g, err));
     IV_TRY(check_shape(g, first, err));
     iv_status status = copy_all(g, first, pool, err);
     if (status == IV_OK) {
@@ -113,7 +108,7 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
         status = write_rest(g, true, err);
         if (status != IV_OK) swap_models(g, old);
     }
-    if (status != IV_OK) g->lost = true, g->why = *err;
+    if (status != IV_OK) iv_gpu_abort(g, err);
     return status;
 }
 
@@ -133,9 +128,9 @@ static iv_status clear_kv(iv_gpu_model *g, size_t rank, iv_error *err) {
 }
 
 iv_status iv_gpu_model_clear_kv(iv_gpu_model *g, iv_error *err) {
-    iv_status status = check_not_lost(g, err);
+    iv_status status = iv_gpu_aborted(g, err);
     if (status != IV_OK) return status;
     for (size_t i = 0; status == IV_OK && i < g->ranks; i++) status = clear_kv(g, i, err);
-    if (status != IV_OK) g->lost = true, g->why = *err;
+    if (status != IV_OK) iv_gpu_abort(g, err);
     return status;
 }

@@ -48,7 +48,7 @@ static int await_event(gpu_rank *r, cudaEvent_t event) {
     for (;;) {
         int code = cudaEventQuery(event);
         if (code != cudaErrorNotReady) return code;
-        if (r->nccl && (atomic_load(&r->g->broken) || iv_now() > until)) return cudaErrorLaunchTimeout;
+        if (r->nccl && (atomic_load(&r->g->abort.set) || iv_now() > until)) return cudaErrorLaunchTimeout;
         sched_yield();
     }
 }
@@ -110,17 +110,29 @@ static iv_status launch(gpu_rank *r, iv_error *err) {
     return iv_gpu_launched(&r->f, cudaGraphLaunch(find_graph(r, s), r->f.stream), "graph launch", err);
 }
 
-/* After a failure: the first one becomes the step's error. Kernels that wait for other ranks on this GPU are aborted.
- */
-static iv_status break_off(gpu_rank *r, iv_status status, iv_error *err) {
+void iv_gpu_abort(iv_gpu_model *g, const iv_error *err) {
+    pthread_mutex_lock(&g->lock);
+    if (!atomic_load(&g->abort.set)) {
+        g->abort.first = *err;
+        atomic_store(&g->abort.set, true);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+iv_status iv_gpu_aborted(const iv_gpu_model *g, iv_error *err) {
+    if (!atomic_load(&g->abort.set)) return IV_OK;
+    *err = g->abort.first;
+    return err->status;
+}
+
+/* After a failure of a rank. Kernels that wait for other ranks on this GPU are aborted. */
+static iv_status abort_rank(gpu_rank *r, iv_status status, iv_error *err) {
     iv_gpu_model *g = r->g;
     if (r->f.code == cudaErrorLaunchTimeout && r->nccl)
         status = iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for another GPU", r->m->rank,
                          g->o.timeout_ms);
     if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
-    pthread_mutex_lock(&g->lock);
-    if (!atomic_exchange(&g->broken, true)) g->broke = *err;
-    pthread_mutex_unlock(&g->lock);
+    iv_gpu_abort(g, err);
     if (!r->nccl) return status;
     iv_gpu_forget_graphs(r); /* before the communicator that their calls use */
     iv_nccl_abort(r->nccl);
@@ -140,14 +152,14 @@ static iv_status launch_all(gpu_rank *r, iv_error *err) {
 
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
     iv_status status = launch_all(r, err);
-    return status == IV_OK ? IV_OK : break_off(r, status, err);
+    return status == IV_OK ? IV_OK : abort_rank(r, status, err);
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
 
 enum { SPIN_US = 200 };
 
-static void await_turn(iv_gpu_model *g, uint64_t seen) {
+static void await_step(iv_gpu_model *g, uint64_t seen) {
     double until = iv_now() + 1e-6 * SPIN_US;
     while (atomic_load(&g->turn) == seen && iv_now() < until) sched_yield();
     if (atomic_load(&g->turn) != seen) return;
@@ -160,7 +172,7 @@ static void *rank_thread(void *argument) {
     gpu_rank *r = argument;
     iv_gpu_model *g = r->g;
     for (uint64_t seen = 0;;) {
-        await_turn(g, seen);
+        await_step(g, seen);
         seen = atomic_load(&g->turn);
         if (atomic_load(&g->stop)) break;
         iv_error unused; /* the model keeps the first error of all ranks */
@@ -170,7 +182,7 @@ static void *rank_thread(void *argument) {
     return NULL;
 }
 
-static void give_turn(iv_gpu_model *g) {
+static void start_step(iv_gpu_model *g) {
     pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->turn, 1);
     pthread_cond_broadcast(&g->wake);
@@ -189,36 +201,33 @@ iv_status iv_gpu_start_threads(iv_gpu_model *g, iv_error *err) {
 
 void iv_gpu_stop_threads(iv_gpu_model *g) {
     atomic_store(&g->stop, true);
-    give_turn(g);
+    start_step(g);
     for (size_t i = 1; i < g->ranks; i++)
         if (g->rank[i].started) pthread_join(g->rank[i].thread, NULL);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------- */
 
-static iv_status given_up(const iv_gpu_model *g, iv_error *err) {
-    size_t who = 0;
-    uint32_t whom = 0;
+static iv_status timed_out(const iv_gpu_model *g, iv_error *err) {
+    size_t waiting = 0;
+    uint32_t awaited = 0;
     for (size_t r = 0; r < g->ranks; r++) { /* preferably one that did not wait itself */
-        uint64_t word = g->given_up->rank[r];
-        if (word) who = r, whom = iv_gpu_awaited_of(word).rank;
-        if (word && !g->given_up->rank[whom]) break;
+        uint64_t word = g->timeouts->rank[r];
+        if (word) waiting = r, awaited = iv_gpu_awaited_of(word).rank;
+        if (word && !g->timeouts->rank[awaited]) break;
     }
-    return iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for rank %u (rank_timeout_ms sets it)", who,
-                   g->o.timeout_ms, whom);
+    return iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for rank %u (rank_timeout_ms sets it)",
+                   waiting, g->o.timeout_ms, awaited);
 }
 
 static iv_status run_ranks(iv_gpu_model *g, iv_error *err) {
     atomic_store(&g->finished, 0);
-    if (g->ranks > 1) give_turn(g);
+    if (g->ranks > 1) start_step(g);
     iv_status status = run_rank(&g->rank[0], err);
     while (atomic_load(&g->finished) < g->ranks - 1) sched_yield();
-    if (atomic_load(&g->broken)) { /* permanent: no step follows */
-        *err = g->broke;
-        status = g->broke.status;
-    }
+    if (atomic_load(&g->abort.set)) status = iv_gpu_aborted(g, err); /* the first failure of all ranks */
     if (status == IV_OK && g->processes) status = iv_gpu_least(g, &g->bad[0], err);
-    if (status == IV_OK && ((volatile iv_gpu_given_up *)g->given_up)->any) status = given_up(g, err);
+    if (status == IV_OK && ((volatile iv_gpu_timeouts *)g->timeouts)->any) status = timed_out(g, err);
     return status;
 }
 
@@ -273,10 +282,7 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     for (size_t i = 0; i < b->tokens; i++) IV_ASSERT(b->ids[i] >= 0 && b->ids[i] < c->vocab_size);
     for (size_t i = 0; i < b->span_count; i++)
         IV_ASSERT((size_t)b->spans[i].position + b->spans[i].rows <= g->o.positions_max);
-    if (g->lost) {
-        *err = g->why;
-        return g->why.status;
-    }
+    IV_TRY(iv_gpu_aborted(g, err));
     iv_status status = iv_gpu_write_step(g, b, err);
     if (status == IV_OK) status = run_ranks(g, err);
     if (status == IV_OK) {
@@ -285,6 +291,6 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     }
     if (status == IV_OK) status = take_logits(g, b, err);
     if (status == IV_OK && g->step.routed && g->rank[0].m->rank == 0) take_routes(g, b);
-    if (status != IV_OK) g->lost = true, g->why = *err;
+    if (status != IV_OK) iv_gpu_abort(g, err);
     return status;
 }

@@ -93,6 +93,12 @@ typedef struct gpu_step {
     size_t input_bytes, table_count;
 } gpu_step;
 
+/* A model that has failed runs no further step. Ranks that wait for others in the failing step look at `set`. */
+typedef struct gpu_abort {
+    atomic_bool set;
+    iv_error first; /* the first failure; written under the model's lock before `set` */
+} gpu_abort;
+
 struct iv_gpu_model {
     iv_gpu_model_options o;
     size_t ranks;             /* of this process */
@@ -109,20 +115,17 @@ struct iv_gpu_model {
     iv_logprob *top_logprobs;
     int32_t *routes; /* of a step: [layers][true_rows][experts per token]; NULL without experts */
     uint64_t *bad;
-    iv_gpu_given_up *given_up;
+    iv_gpu_timeouts *timeouts;
     iv_gpu_span *spans;  /* pageable memory: input of the plan */
     uint32_t *slot_ends; /* [adapters + 2], where rows may have adapters */
     gpu_step step;
-    bool lost;
-    iv_error why;
     /* The ranks' threads: `turn` counts steps, `finished` the ranks that are through with it. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     atomic_uint_fast64_t turn;
     atomic_size_t finished;
     atomic_bool stop;
-    atomic_bool broken; /* a rank has failed in this step: other ranks stop waiting */
-    iv_error broke;     /* the first failure */
+    gpu_abort abort;
 };
 
 /* ---- gpu_model.c */

@@ -14,7 +14,7 @@ enum { BESIDE_BLOCKS = 64 }; /* of an all-reduce next to layers: they fit there,
 
 iv_gpu_peers iv_gpu_peers_of(const gpu_forward *f) {
     iv_gpu_peers peers = {
-        .ranks = (int)f->ranks, .rank = (int)f->rank, .given_up = f->given_up, .timeout_ns = f->timeout_ns};
+        .ranks = (int)f->ranks, .rank = (int)f->rank, .timeouts = f->timeouts, .timeout_ns = f->timeout_ns};
     for (size_t i = 0; i < f->ranks; i++) peers.flags[i] = f->peer[i]->flags;
     return peers;
 }

@@ -3,6 +3,7 @@
 #ifndef IV_SERVE_API_CONSTRAINT_H
 #define IV_SERVE_API_CONSTRAINT_H
 
+#include "invar.h"
 #include "serve/api/params.h"
 #include "serve/state/state.h"
 

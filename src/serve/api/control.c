@@ -99,14 +99,14 @@ void iv_handle_resume(void *user, iv_http_request *q) { handle_memory(user, q, I
 /* ---- checks of the weights ---------------------------------------------------------------------------- */
 
 /* The first tensors that differ, in words. */
-static size_t list_differences(const json_t *before, const json_t *now, char *out, size_t room) {
+static size_t list_differences(const json_t *before, const json_t *now, char *out, size_t capacity) {
     const char *name;
     json_t *v;
     size_t count = 0, n = 0;
     json_object_foreach((json_t *)(uintptr_t)now, name, v) {
         const char *old = json_string_value(json_object_get(before, name));
         if (old && strcmp(old, json_string_value(v)) == 0) continue;
-        if (count++ < 3 && n < room) n += (size_t)snprintf(out + n, room - n, "%s%.200s", n ? ", " : "", name);
+        if (count++ < 3 && n < capacity) n += (size_t)snprintf(out + n, capacity - n, "%s%.200s", n ? ", " : "", name);
     }
     return count;
 }

@@ -3,6 +3,7 @@
 #define IV_SERVE_API_MESSAGES_H
 
 #include "base/status.h"
+#include "invar.h"
 
 /* The variables of a chat template, a JSON object, with `messages` as the server passes them to templates. split:
  * all strings are marked (iv_mark_special); NULL: none. */

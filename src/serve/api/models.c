@@ -20,12 +20,12 @@ static bool is_adapter(const iv_server *s, const char *name) {
 }
 
 /* The names of adapters, for errors; "" if there is none. */
-static void list_adapters(const iv_server *s, char *out, size_t room) {
+static void list_adapters(const iv_server *s, char *out, size_t capacity) {
     iv_served_adapter a;
     size_t n = 0;
     *out = 0;
-    for (size_t i = 0; n < room && iv_adapter_list_at(iv_bridge_adapters(s->bridge), i, &a); i++)
-        n += (size_t)snprintf(out + n, room - n, "%s\"%.60s\"", i ? ", " : "", a.name);
+    for (size_t i = 0; n < capacity && iv_adapter_list_at(iv_bridge_adapters(s->bridge), i, &a); i++)
+        n += (size_t)snprintf(out + n, capacity - n, "%s\"%.60s\"", i ? ", " : "", a.name);
 }
 
 static iv_status not_found(const iv_server *s, const char *name, iv_error *err) {

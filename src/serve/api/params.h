@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/status.h"
+#include "invar.h"
 #include "serve/api/body_scan.h"
 
 #include <jansson.h>

@@ -13,7 +13,7 @@
 
 static void gone(void *user) { iv_task_close(user); }
 
-static void room(void *user) { iv_task_hold(user, false); }
+static void space(void *user) { iv_task_hold(user, false); }
 
 /* The client has stopped reading; it may still read the reason. */
 static void stalled(void *user) {
@@ -104,7 +104,7 @@ iv_status iv_task_submit(iv_task *t, iv_error *err) {
     t->child_count = count, t->start_others = start_children;
     IV_TRY(start_children(t, err));
     iv_http_request_on_gone(t->http_request, gone, t);
-    iv_http_request_on_room(t->http_request, room, stalled);
+    iv_http_request_on_space(t->http_request, space, stalled);
     return IV_OK;
 }
 

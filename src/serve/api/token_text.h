@@ -7,6 +7,7 @@
 
 #include "base/json_out.h"
 #include "base/status.h"
+#include "invar.h"
 
 /* A thread-safe cache of token bytes: computing them needs a decoder, and answers need thousands. */
 typedef struct iv_token_texts iv_token_texts;

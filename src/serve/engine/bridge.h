@@ -10,6 +10,7 @@
 #ifndef IV_SERVE_ENGINE_BRIDGE_H
 #define IV_SERVE_ENGINE_BRIDGE_H
 
+#include "invar.h"
 #include "serve/engine/adapter_list.h"
 
 #include <sys/types.h>

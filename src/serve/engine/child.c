@@ -496,10 +496,10 @@ void iv_server_run_engine(void) {
     c.reader = (iv_frame_reader){0};
     if (opening.begin < opening.end) leave(EXIT_PROTOCOL); /* the server sends nothing before READY */
     for (;;) {
-        bool room = iv_frame_unsent(&c.writer) < UNSENT_MAX;
+        bool writable = iv_frame_unsent(&c.writer) < UNSENT_MAX;
         struct pollfd p[] = {
             {.fd = IV_PROCESS_FD, .events = (short)(POLLIN | (iv_frame_unsent(&c.writer) ? POLLOUT : 0))},
-            {.fd = room ? iv_bridge_fd(c.bridge) : -1, .events = POLLIN},
+            {.fd = writable ? iv_bridge_fd(c.bridge) : -1, .events = POLLIN},
             {.fd = c.jobs ? iv_jobs_fd(c.jobs) : -1, .events = POLLIN}};
         uint64_t wait = c.dirty ? FRESH_MS : c.beat_ms;
         poll(p, 3, (int)iv_size_min(wait < c.beat_ms ? wait : c.beat_ms, 60000));

@@ -150,12 +150,12 @@ static void text_there(wire *w, const char **value) {
 }
 
 /* A string in an array of `room` bytes. */
-static void text_within(wire *w, char *value, size_t room) {
+static void text_within(wire *w, char *value, size_t capacity) {
     const char *from = value;
     text_there(w, &from);
     if (w->bad || w->out) return;
     size_t n = strlen(from);
-    if ((w->bad = n >= room)) return;
+    if ((w->bad = n >= capacity)) return;
     memcpy(value, from, n + 1);
 }
 
@@ -393,7 +393,7 @@ iv_status iv_frame_decode(const char *bytes, size_t n, iv_frame *f, size_t *used
 /* ---- buffers at a socket ------------------------------------------------------------------------------ */
 
 /* Makes room behind `end`: moves the bytes to the front, then grows. */
-static bool make_room(iv_frame_reader *r) {
+static bool make_space(iv_frame_reader *r) {
     if (r->begin == r->end) r->begin = r->end = 0;
     if (r->capacity - r->end >= RECEIVE_BYTES) return true;
     if (r->begin >= RECEIVE_BYTES || r->begin > r->capacity / 2) {
@@ -410,7 +410,7 @@ static bool make_room(iv_frame_reader *r) {
 
 iv_frame_io iv_frame_receive(iv_frame_reader *r, int fd) {
     if (r->begin == r->end && r->capacity > KEEP_BYTES) iv_frame_reader_free(r);
-    if (!make_room(r)) return IV_FRAME_IO_END;
+    if (!make_space(r)) return IV_FRAME_IO_END;
     ssize_t n;
     do n = recv(fd, r->data + r->end, r->capacity - r->end, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);

@@ -31,7 +31,7 @@ static char *put_text(char **at, const char *from, size_t n) {
     return to;
 }
 
-static size_t text_room(const char *text) { return text ? strlen(text) + 1 : 0; }
+static size_t bytes_of_text(const char *text) { return text ? strlen(text) + 1 : 0; }
 
 iv_request *iv_bridge_copy_request(const iv_request *r) {
     size_t total = sizeof *r;
@@ -41,9 +41,9 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
                 measure(&total, r->show_id_count, sizeof *r->show_ids) &&
                 measure(&total, r->given_count, sizeof *r->given_ids + sizeof *r->given_logprobs) &&
                 measure(&total, r->report_id_count, sizeof *r->report_ids) && measure(&total, r->text_bytes, 1) &&
-                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1) &&
-                measure(&total, text_room(r->adapter), 1);
-    for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, text_room(r->stop[i]), 1);
+                measure(&total, 1, 1) && measure(&total, bytes_of_text(r->constraint_text), 1) &&
+                measure(&total, bytes_of_text(r->adapter), 1);
+    for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, bytes_of_text(r->stop[i]), 1);
     iv_request *copy = good ? malloc(total) : NULL;
     if (!copy) return NULL;
     *copy = *r;
@@ -65,9 +65,9 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     return copy;
 }
 
-static iv_queued_event *event_with_room(size_t room) {
+static iv_queued_event *event_of_capacity(size_t capacity) {
     size_t total = sizeof(iv_queued_event);
-    if (!iv_size_add(total, room, &total)) return NULL;
+    if (!iv_size_add(total, capacity, &total)) return NULL;
     iv_queued_event *v = malloc(total);
     if (v) *v = (iv_queued_event){.bytes = total};
     return v;
@@ -75,13 +75,14 @@ static iv_queued_event *event_with_room(size_t room) {
 
 iv_queued_event *iv_queued_event_copy(const iv_event *e, const iv_event_details *d) {
     const char *const texts[] = {e->error, e->stop, e->digest, e->receipt};
-    size_t room = 0, experts = d->experts ? d->expert_rows * d->expert_layers * d->experts_per_token : 0;
-    bool good = measure(&room, e->top_count, sizeof *e->top) && measure(&room, e->id_count, sizeof *e->ids) &&
-                measure(&room, d->reported_count, sizeof *d->reported) &&
-                measure(&room, d->kept_count, sizeof *d->kept) && measure(&room, experts, sizeof *d->experts) &&
-                measure(&room, e->text_bytes, 1) && measure(&room, 1, 1);
-    for (size_t i = 0; good && i < sizeof texts / sizeof *texts; i++) good = measure(&room, text_room(texts[i]), 1);
-    iv_queued_event *v = good ? event_with_room(room) : NULL;
+    size_t capacity = 0, experts = d->experts ? d->expert_rows * d->expert_layers * d->experts_per_token : 0;
+    bool good = measure(&capacity, e->top_count, sizeof *e->top) && measure(&capacity, e->id_count, sizeof *e->ids) &&
+                measure(&capacity, d->reported_count, sizeof *d->reported) &&
+                measure(&capacity, d->kept_count, sizeof *d->kept) && measure(&capacity, experts, sizeof *d->experts) &&
+                measure(&capacity, e->text_bytes, 1) && measure(&capacity, 1, 1);
+    for (size_t i = 0; good && i < sizeof texts / sizeof *texts; i++)
+        good = measure(&capacity, bytes_of_text(texts[i]), 1);
+    iv_queued_event *v = good ? event_of_capacity(capacity) : NULL;
     if (!v) return NULL;
     char *at = v->data;
     v->event = *e;
@@ -102,11 +103,11 @@ iv_queued_event *iv_queued_event_copy(const iv_event *e, const iv_event_details 
     return v;
 }
 
-iv_queued_event *iv_queued_event_blank(void) { return event_with_room(sizeof((iv_error *)0)->message); }
+iv_queued_event *iv_queued_event_blank(void) { return event_of_capacity(sizeof((iv_error *)0)->message); }
 
 iv_queued_event *iv_queued_event_long(size_t message_bytes) {
-    size_t room;
-    return iv_size_add(message_bytes, 1, &room) ? event_with_room(room) : NULL;
+    size_t capacity;
+    return iv_size_add(message_bytes, 1, &capacity) ? event_of_capacity(capacity) : NULL;
 }
 
 void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_status status, const char *message) {
@@ -132,9 +133,9 @@ iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *e
                                   &info->generation_unapplied,
                                   &info->sampled_ids_digest};
     enum { TEXTS = sizeof texts / sizeof *texts };
-    size_t room = 0;
-    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
-    char *at = *block = malloc(room);
+    size_t capacity = 0;
+    for (size_t i = 0; i < TEXTS; i++) capacity += strlen(*texts[i]) + 1;
+    char *at = *block = malloc(capacity);
     if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
     for (size_t i = 0; i < TEXTS; i++) {
         size_t n = strlen(*texts[i]) + 1;

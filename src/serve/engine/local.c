@@ -122,8 +122,8 @@ static void local_limit_queue(iv_bridge *bridge, size_t queued_requests_max) {
 
 /* ---- commands to the engine --------------------------------------------------------------------------- */
 
-static iv_inflight *new_inflight(void *owner, size_t text_room) {
-    iv_inflight *f = malloc(sizeof *f + text_room);
+static iv_inflight *new_inflight(void *owner, size_t text_capacity) {
+    iv_inflight *f = malloc(sizeof *f + text_capacity);
     if (!f) return NULL;
     *f = (iv_inflight){.owner = owner, .references = 1, .reserved = iv_queued_event_blank()};
     if (f->reserved) return f;
@@ -253,8 +253,8 @@ static bool local_next(iv_bridge *bridge, iv_bridge_event *out) {
     b->taken = take_event(b);
     if (b->events.count == 0 && read(b->fd, &count, sizeof count) < 0)
         IV_ASSERT(errno == EAGAIN || errno == EINTR); /* it was not readable */
-    if (b->awaits_room && b->events.count <= b->events_max / 2 && b->events.bytes <= IV_BRIDGE_EVENT_BYTES_MAX / 2) {
-        b->awaits_room = false;
+    if (b->awaits_space && b->events.count <= b->events_max / 2 && b->events.bytes <= IV_BRIDGE_EVENT_BYTES_MAX / 2) {
+        b->awaits_space = false;
         pthread_cond_signal(&b->wake);
     }
     pthread_mutex_unlock(&b->mutex);

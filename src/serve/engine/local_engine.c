@@ -400,9 +400,9 @@ static void publish_all(iv_local *b) {
 /* With the mutex held: whether a step may run. */
 static bool may_step(iv_local *b) {
     if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
-    bool room = b->events.count < b->events_max && b->events.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
-    b->awaits_room = !room;
-    return room;
+    bool space = b->events.count < b->events_max && b->events.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
+    b->awaits_space = !space;
+    return space;
 }
 
 /* Sleeps until there is work. False: stop. */

@@ -93,7 +93,7 @@ typedef struct iv_local {
 
     pthread_mutex_t mutex;
     pthread_cond_t wake; /* wakes the engine's thread */
-    bool stop, awaits_room;
+    bool stop, awaits_space;
     iv_inflight *first, *last; /* the queue */
     size_t queued_requests, queued_commands, queued_bytes;
     iv_inflight *cancel_first, *hold_first;

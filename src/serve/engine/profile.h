@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "invar.h"
 
 enum { IV_PROFILE_BYTES_MAX = 64 << 20 }; /* of a trace; later steps are counted, not recorded */
 

@@ -73,7 +73,7 @@ static bool fill(iv_remote *r, const iv_journal_entry *e, iv_bridge_event_kind k
 }
 
 /* Its clients learn why; the process forgets it. */
-static bool break_off(iv_remote *r, iv_journal_entry *e, const iv_error *why) {
+static bool abort_request(iv_remote *r, iv_journal_entry *e, const iv_error *why) {
     iv_remote_note(r, "error", "request %llu: %s", (unsigned long long)e->id, why->message);
     iv_remote_put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = e->id});
     iv_remote_end_entry(r, e, why->status, why->message);
@@ -90,10 +90,11 @@ static bool take_event(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridg
     r->eventful = true;
     v->request = e->id;
     if (v->kind != IV_EVENT_DONE) {
-        if (iv_journal_note(&r->journal, e, v, raw, raw_bytes, &repeated, &err) != IV_OK) return break_off(r, e, &err);
+        if (iv_journal_note(&r->journal, e, v, raw, raw_bytes, &repeated, &err) != IV_OK)
+            return abort_request(r, e, &err);
         return !repeated && fill(r, e, IV_BRIDGE_EVENT_TOKEN, out);
     }
-    if (iv_journal_check_end(e, v, &err) != IV_OK) return break_off(r, e, &err);
+    if (iv_journal_check_end(e, v, &err) != IV_OK) return abort_request(r, e, &err);
     fill(r, e, IV_BRIDGE_EVENT_DONE, out);
     iv_remote_remove_entry(r, e);
     return true;

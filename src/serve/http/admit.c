@@ -300,8 +300,8 @@ static const char *path_meant(const iv_http *h, const char *path, char out[128])
 
 static void refuse_path(iv_http_request *q, bool unread) {
     const char *path = q->head.path;
-    char room[128], message[320];
-    const char *meant = path_meant(q->http, path, room);
+    char buffer[128], message[320];
+    const char *meant = path_meant(q->http, path, buffer);
     snprintf(message, sizeof message, "%s %.*s: no such path on this server%s%.*s%s", q->head.method, shown_bytes(path),
              path, *meant ? ": did you mean " : "", shown_bytes(meant), meant, *meant ? "?" : "");
     iv_http_request_refuse(q, 404, unread, message);

@@ -182,10 +182,10 @@ void iv_http_begin_accepting(iv_http *h) {
     for (size_t i = 0; i < h->listener_count; i++) event_add(h->listeners[i].accepting, NULL);
 }
 
-bool iv_http_has_room(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
+bool iv_http_has_capacity(const iv_http *h) { return h->connection_count < h->o.connections_max + h->refusals_max; }
 
 static void resume_accept(iv_http *h) {
-    if (!h->accept_paused || !iv_http_has_room(h)) return;
+    if (!h->accept_paused || !iv_http_has_capacity(h)) return;
     h->accept_paused = false;
     iv_http_begin_accepting(h);
 }

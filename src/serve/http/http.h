@@ -130,13 +130,13 @@ void iv_http_request_stream(iv_http_request *q, const char *type);
 /* Appends whole events, sent once the caller is back in the loop. They are buffered however slowly the client reads.
  * False: the client is gone, or no memory (on_gone will be called, unless q is ended before). */
 bool iv_http_request_write(iv_http_request *q, const void *bytes, size_t n);
-/* The client reads slowly and the caller should write no more for now. After true, `room` of iv_http_request_on_room
+/* The client reads slowly and the caller should write no more for now. After true, `space` of iv_http_request_on_space
  * is called when most of the buffer was read. */
 bool iv_http_request_is_full(iv_http_request *q);
 /* For streams, called from the loop with the user of iv_http_request_on_gone. stalled: the client has read nothing
  * for stall_ms; buffered events after the current one were dropped. The callee writes a last event and ends the
  * stream. */
-void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user));
+void iv_http_request_on_space(iv_http_request *q, void (*space)(void *user), void (*stalled)(void *user));
 void iv_http_request_stream_end(iv_http_request *q);
 /* Called once if the client leaves, or its stream is cut, before the response has ended; q is invalid afterwards.
  * Without it, q lives until it is answered, and the answer is dropped.

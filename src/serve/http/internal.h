@@ -111,7 +111,7 @@ struct iv_http_request {
     size_t sent;                                     /* bytes of the response body */
     bool full;                                       /* iv_http_request_is_full returned true */
     void (*gone)(void *user);
-    void (*room)(void *user);
+    void (*space)(void *user);
     void (*stall)(void *user);
     void *gone_user;
     iv_http_request_replied *replied; /* without a connection: http and connection are NULL */
@@ -178,7 +178,7 @@ void iv_http_request_end(iv_http_request *q);        /* the answer is complete: 
 void iv_http_request_queue_gone(iv_http_request *q); /* if the client has left and the handler is to be notified */
 void iv_http_request_call_gone(iv_http_request *q);  /* from the loop; frees it */
 
-bool iv_http_has_room(const iv_http *h); /* for another connection, if only to refuse it */
+bool iv_http_has_capacity(const iv_http *h); /* for another connection, if only to refuse it */
 void iv_http_begin_accepting(iv_http *h);
 
 void iv_connection_queue(iv_connection *c); /* schedules iv_connection_serve */
@@ -197,7 +197,7 @@ void iv_http_request_take_id(iv_http_request *q); /* the client's x-request-id, 
 bool iv_http_origin_allowed(const char *allowed, const char *origin);
 /* Answers with the error's JSON. unread: the request was not read to its end, so the connection closes. */
 void iv_http_request_refuse(iv_http_request *q, int status, bool unread, const char *message);
-void iv_http_request_call_room(iv_http_request *q);    /* from the loop: if most of the buffer was read */
+void iv_http_request_call_space(iv_http_request *q);   /* from the loop: if most of the buffer was read */
 void iv_http_request_call_stalled(iv_http_request *q); /* from the loop: its client has read nothing for too long */
 
 /* ---- admit.c */

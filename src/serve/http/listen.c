@@ -33,7 +33,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         struct sockaddr_storage from = {0};
         socklen_t n = sizeof from;
-        if (!iv_http_has_room(h)) { /* clients wait in the backlog */
+        if (!iv_http_has_capacity(h)) { /* clients wait in the backlog */
             h->accept_paused = true;
             stop_accepting(h);
             return;
@@ -235,9 +235,9 @@ iv_status iv_http_limit_connections(iv_http *h, iv_error *err) {
     h->refusals_max = IV_HTTP_REFUSALS_MAX;
     if (found == most) return IV_OK;
     IV_TRY(need(limit, wanted, err));
-    size_t room = found - SPARE_FILES;
-    size_t few = iv_size_min(REFUSALS_FEW, room / FEW_SHARE);
-    h->refusals_max = iv_size_min(IV_HTTP_REFUSALS_MAX, iv_size_max(few, room / REFUSALS_SHARE));
-    h->o.connections_max = iv_size_min(h->o.connections_max, room - h->refusals_max);
+    size_t files = found - SPARE_FILES;
+    size_t few = iv_size_min(REFUSALS_FEW, files / FEW_SHARE);
+    h->refusals_max = iv_size_min(IV_HTTP_REFUSALS_MAX, iv_size_max(few, files / REFUSALS_SHARE));
+    h->o.connections_max = iv_size_min(h->o.connections_max, files - h->refusals_max);
     return IV_OK;
 }

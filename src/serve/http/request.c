@@ -288,15 +288,15 @@ bool iv_http_request_is_full(iv_http_request *q) {
     return q->full;
 }
 
-void iv_http_request_on_room(iv_http_request *q, void (*room)(void *user), void (*stalled)(void *user)) {
-    q->room = room;
+void iv_http_request_on_space(iv_http_request *q, void (*space)(void *user), void (*stalled)(void *user)) {
+    q->space = space;
     q->stall = stalled;
 }
 
-void iv_http_request_call_room(iv_http_request *q) {
+void iv_http_request_call_space(iv_http_request *q) {
     if (!q->full || iv_connection_waiting(q->connection) > q->http->o.stream_bytes_max / 4) return;
     q->full = false;
-    if (q->room) q->room(q->gone_user);
+    if (q->space) q->space(q->gone_user);
 }
 
 void iv_http_request_call_stalled(iv_http_request *q) {

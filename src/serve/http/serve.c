@@ -406,7 +406,7 @@ void iv_connection_serve(iv_connection *c) {
     while (iv_connection_flush(c) && step(c)) {}
     c->serving = false;
     if (c->state == IV_CONNECTION_DEAD) return;
-    if (c->request) iv_http_request_call_room(c->request);
+    if (c->request) iv_http_request_call_space(c->request);
     compact_input(c);
     pause_input(c, wants_pause(c));
     arm(c);

@@ -32,10 +32,10 @@ static void stamp(char out[STAMP_BYTES]) {
 }
 
 /* Copies printable ASCII, other bytes as \xNN; truncates to the room. Returns out. */
-static const char *shown(const char *text, char *out, size_t room) {
+static const char *shown(const char *text, char *out, size_t capacity) {
     static const char digits[] = "0123456789abcdef";
     size_t n = 0;
-    for (; *text && n + 5 < room; text++) {
+    for (; *text && n + 5 < capacity; text++) {
         unsigned char c = (unsigned char)*text;
         if (c >= 0x20 && c < 0x7f && c != '\\') {
             out[n++] = *text;
@@ -48,14 +48,14 @@ static const char *shown(const char *text, char *out, size_t room) {
 }
 
 /* Copies UTF-8; ASCII control characters become "?", other controls and invalid bytes \\xNN. */
-static void make_printable(const char *text, char *out, size_t room) {
+static void make_printable(const char *text, char *out, size_t capacity) {
     size_t n = 0;
-    for (size_t left = strlen(text); left && n + 5 < room;) {
+    for (size_t left = strlen(text); left && n + 5 < capacity;) {
         const uint8_t *at = (const uint8_t *)text;
         size_t length = iv_utf8_length(at, left);
         bool c1 = length == 2 && at[0] == 0xc2 && at[1] < 0xa0;
         if (length == 0 || c1) {
-            n += (size_t)snprintf(out + n, room - n, "\\x%02x", at[0]);
+            n += (size_t)snprintf(out + n, capacity - n, "\\x%02x", at[0]);
             length = 1;
         } else {
             memcpy(out + n, text, length);
@@ -310,8 +310,8 @@ void iv_log_writer_put(void *writer, const char *line) {
     size_t n = strlen(line), before;
     pthread_mutex_lock(&w->mutex);
     before = w->pending.len;
-    bool room = (w->gap == 0 || before == 0) && before + n < IV_LOG_QUEUE_BYTES;
-    if (room && iv_buf_append(&w->pending, line, n) && iv_buf_putc(&w->pending, '\n')) {
+    bool fits = (w->gap == 0 || before == 0) && before + n < IV_LOG_QUEUE_BYTES;
+    if (fits && iv_buf_append(&w->pending, line, n) && iv_buf_putc(&w->pending, '\n')) {
         pthread_cond_signal(&w->changed);
     } else {
         w->pending.len = before;

@@ -19,10 +19,10 @@ static bool is_step(const char *path) {
     return end - start <= 2 && strncmp(path + start, "..", end - start) == 0;
 }
 
-void iv_server_default_name(const char *path, char *out, size_t room) {
+void iv_server_default_name(const char *path, char *out, size_t capacity) {
     const char *place = is_step(path) ? realpath(path, NULL) : NULL, *named = place ? place : path;
     size_t end, start = last_part(named, &end);
-    snprintf(out, room, "%.*s", (int)(end - start), named + start);
+    snprintf(out, capacity, "%.*s", (int)(end - start), named + start);
     free((char *)place);
 }
 
@@ -51,10 +51,10 @@ const char *iv_server_next_name(const iv_server *s, size_t *at, size_t *bytes) {
     return name;
 }
 
-void iv_server_take_names(iv_server *s, const char *list, const char *model, char *room) {
+void iv_server_take_names(iv_server *s, const char *list, const char *model, char *own) {
     if (list)
-        snprintf(room, IV_MODEL_NAME_BYTES, "%.*s", (int)strcspn(list, ","), list);
+        snprintf(own, IV_MODEL_NAME_BYTES, "%.*s", (int)strcspn(list, ","), list);
     else
-        iv_server_default_name(model, room, IV_MODEL_NAME_BYTES);
-    s->model_name = room, s->model_names = list;
+        iv_server_default_name(model, own, IV_MODEL_NAME_BYTES);
+    s->model_name = own, s->model_names = list;
 }

@@ -100,7 +100,7 @@ typedef struct iv_server {
 } iv_server;
 
 /* Sets both names. room: of IV_MODEL_NAME_BYTES, as long as the server. */
-void iv_server_take_names(iv_server *s, const char *list, const char *model, char *room);
+void iv_server_take_names(iv_server *s, const char *list, const char *model, char *own);
 /* The name at *at of the list, and its length; *at moves behind it. NULL: no more. */
 const char *iv_server_next_name(const iv_server *s, size_t *at, size_t *bytes);
 
@@ -108,7 +108,7 @@ const char *iv_server_next_name(const iv_server *s, size_t *at, size_t *bytes);
 
 enum { IV_MODEL_NAME_BYTES = 256 };
 /* The default model name: the last component of the path, or of the directory behind "." or "..". */
-void iv_server_default_name(const char *path, char *out, size_t room);
+void iv_server_default_name(const char *path, char *out, size_t capacity);
 /* Checks a list of names: at least one, each of 1 to 255 bytes, none twice. */
 iv_status iv_server_names_check(const char *list, iv_error *err);
 

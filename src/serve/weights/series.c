@@ -1,6 +1,7 @@
 /* series.c: from files of tensors to a stage (invar.h), and what becomes of it. */
 #include "serve/weights/series.h"
 #include "format/safetensors.h"
+#include "invar_model.h"
 #include "serve/weights/folder.h"
 
 #include <errno.h>

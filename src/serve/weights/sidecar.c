@@ -34,8 +34,8 @@ iv_status iv_sidecar_open(const iv_sidecar_options *o, iv_sidecar **out, iv_erro
     return IV_OK;
 }
 
-static void end(iv_sidecar *s, char *how, size_t room) {
-    iv_process_end(&s->process, how, room);
+static void end(iv_sidecar *s, char *how, size_t capacity) {
+    iv_process_end(&s->process, how, capacity);
     if (s->words >= 0) close(s->words);
     s->words = -1;
 }

@@ -8,6 +8,7 @@
 #define IV_TRAIN_ROLLOUT_ROLLOUT_H
 
 #include "comm/comm.h"
+#include "invar.h"
 
 enum { IV_ROLLOUT_GROUP_MAX = 65536 };
 

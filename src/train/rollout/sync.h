@@ -2,6 +2,7 @@
 #ifndef IV_TRAIN_ROLLOUT_SYNC_H
 #define IV_TRAIN_ROLLOUT_SYNC_H
 
+#include "invar.h"
 #include "train/trainer/trainer.h"
 
 /* Writes the master weights into the engine, rounded as the trainer's own model rounds them. digest: the engine's
