@@ -437,13 +437,16 @@ static double wg8_cost(const iv_gpu_int8_args *a, const iv_gpu_int8_config *c) {
            tiles = (double)wg8_ceil(a->l.w.n, WG8_N) * (double)wg8_ceil(wg8_columns(a), (size_t)c->tile_m);
     int sms =
         a->l.spare > 0 && a->l.spare < WG8_MULTIPROCESSORS ? WG8_MULTIPROCESSORS - a->l.spare : WG8_MULTIPROCESSORS;
+    /* multiprocessors that clusters of 4 and 8 leave unused: they do not divide those that share a crossbar */
+    sms -= c->split_k <= 2 ? 0 : c->split_k <= 4 ? 12 : 28;
+    if (sms < c->split_k) sms = c->split_k;
     double slots = (double)sms * c->ctas / c->split_k, rounds = ceil(tiles / slots);
     double together = fmin(c->ctas, fmax(1, ceil(tiles * c->split_k / sms))); /* CTAs of a multiprocessor */
     double block = fmax(4 * columns, (WG8_N + columns) * WG8_K / l2) * together;
-    double us = rounds * (ceil((double)wg8_blocks(a) / c->split_k) * fmax(block, 350) + 1500 +
-                          (a->l.epilogue == IV_GPU_SWIGLU ? 30 : 15) * columns);
-    if (c->split_k > 1) us += 1000 * c->split_k;
-    return fmax(us, (double)a->l.w.n * (double)a->l.w.k_padded / memory);
+    double cycles = rounds * (ceil((double)wg8_blocks(a) / c->split_k) * fmax(block, 350) + 1500 +
+                              (a->l.epilogue == IV_GPU_SWIGLU ? 30 : 15) * columns);
+    if (c->split_k > 1) cycles += 1500 * c->split_k;
+    return fmax(cycles, (double)a->l.w.n * (double)a->l.w.k_padded / memory);
 }
 
 bool iv_gpu_int8_wgmma_prefer(const iv_gpu_int8_args *a, iv_gpu_int8_config *c) {
