@@ -56,8 +56,7 @@ typedef struct iv_trainer_options {
                              * as many as ranks */
     bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates. On a CPU:
                              * IV_INVALID */
-    /* An adapter of low rank learns, and the model's weights do not (docs/LORA.md): with lora_rank or lora. On a CPU;
-     * device "auto" is the CPU then, and "cuda" IV_UNSUPPORTED. The first five are part of the fingerprint; each
+    /* An adapter of low rank learns, and the model's weights do not (docs/LORA.md): with lora_rank or lora. The first five are part of the fingerprint; each
      * without lora_rank is IV_INVALID, and so is lora_rank with lora. */
     size_t lora_rank;         /* of each A and B, 1 to 4096. 0: all weights learn, or `lora` */
     double lora_alpha;        /* the term's factor is alpha / rank. 0: the rank, a factor of 1 */
@@ -67,11 +66,12 @@ typedef struct iv_trainer_options {
     bool lora_rslora;         /* the factor is alpha / sqrt(rank) */
     uint64_t lora_seed;       /* of the first A (NUMERICS.md 19.1); the first B is zero */
     const char *lora;         /* instead: a PEFT directory, the adapter to begin with; or NULL */
-    iv_engine *base;          /* never changes a bit: an open engine of this model on a CPU, of one rank, the same dtype
-                               * and numerics, whose weights the trainer reads instead of a copy of its own. It
-                               * outlives the trainer; its weights cannot be replaced meanwhile (IV_BUSY). Trainers of
-                               * several adapters may have one base, and may run while it does, each on its own thread.
-                               * NULL: the trainer reads the model. Without an adapter: IV_INVALID */
+    iv_engine *base;          /* never changes a bit: an open engine of this model, of one rank, the same dtype and
+                               * numerics, on a GPU with weights "expanded". The trainer computes where it is, and reads
+                               * its weights instead of a copy of its own. It outlives the trainer; its weights cannot
+                               * be replaced meanwhile (IV_BUSY). Trainers of several adapters may have one base, and
+                               * may run while it does, each on its own thread. NULL: the trainer reads the model.
+                               * Without an adapter: IV_INVALID */
 } iv_trainer_options;
 
 /* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,

@@ -10,6 +10,9 @@ hash of all weights after every step included. The run is stopped when it has en
 Theirs is training_torch.py, whose fastest variant counts. Memory: the most that nvidia-smi sees in use on the GPU; W and MHz:
 medians of its samples under load.
 
+With --lora R only an adapter of rank R on every linear layer but the head learns: ours is `--lora-rank R`, theirs has float32 A and B
+next to frozen bfloat16 weights. MFU does not count what is not computed then: 4 N in place of 6 N.
+
 The plan is a list of parts, which --shapes share: SHAPE/PART, or PART for every shape in turn. Parts: ours (the first setting
 of --ours for the shape; the fastest so far when it comes again), ours2 (the second setting), ops (bench_training_ops with the
 first), vanilla (the same by turns with steps whose products are cuBLAS's), torch, torch2 (more variants). Every part has a limit
@@ -35,10 +38,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEAK = 989e12
 # recompute:virtual ranks:tokens of a pass (0: as many as fit)
-OURS = {"0.6b": ["none:8:0", "layer:8:0"], "1.7b": ["none:1:16384", "layer:8:0"], "4b": ["none:1:8192", "layer:8:0"]}
+OURS = {"0.6b": ["none:8:0", "layer:8:0"], "1.7b": ["none:1:16384", "layer:8:0"], "4b": ["none:1:8192", "layer:8:0"],
+        "8b": ["layer:8:0", "none:8:16384"]}
 TORCH = {"0.6b": ["copies:8:none:cudnn,copies:8:none:flash", "copies:4:none:cudnn,autocast:8:none:cudnn"],
          "1.7b": ["copies:4:none:cudnn,copies:8:layer:cudnn", "copies:4:none:flash,autocast:4:none:cudnn"],
-         "4b": ["copies:2:none:cudnn,copies:8:layer:cudnn", "copies:8:layer:flash,autocast:8:layer:cudnn"]}
+         "4b": ["copies:2:none:cudnn,copies:8:layer:cudnn", "copies:8:layer:flash,autocast:8:layer:cudnn"],
+         "8b": ["copies:8:layer:cudnn", "copies:4:none:cudnn"]}
 LIMITS = {"ours": 60, "ours2": 60, "ops": 60, "vanilla": 90, "torch": 100, "torch2": 100}
 PLAN = ("0.6b/ours,0.6b/ops,1.7b/ours,1.7b/ops,0.6b/torch,0.6b/ours,1.7b/torch,1.7b/ours2,1.7b/ours,0.6b/torch2,1.7b/torch2,"
         "0.6b/ours2")
@@ -63,6 +68,8 @@ def parse():
     p.add_argument("--ours", help="instead of the settings above, for all shapes: A,B")
     p.add_argument("--torch-variants", help="instead of those above, for all shapes")
     p.add_argument("--tables", action="store_true")
+    p.add_argument("--lora", type=int, default=0, metavar="R", help="an adapter of this rank learns")
+    p.add_argument("--lora-alpha", type=float, default=64)
     return p.parse_args()
 
 
@@ -111,14 +118,14 @@ def last_line(path):
     return lines[-1][-300:] if lines else "no output"
 
 
-def flops_per_token(folder, tokens):
+def flops_per_token(folder, tokens, lora):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         c = json.load(file)
     hidden, width = c["hidden_size"], c["num_attention_heads"] * c["head_dim"]
     layer = hidden * (2 * width + 2 * c["num_key_value_heads"] * c["head_dim"]) + 3 * hidden * c["intermediate_size"]
     weights = c["num_hidden_layers"] * layer + c["vocab_size"] * hidden * (1 if c["tie_word_embeddings"] else 2)
     attention = c["num_hidden_layers"] * 12 * width * (tokens + 1) / 2
-    return 6 * weights + attention
+    return (4 if lora else 6) * weights + attention
 
 
 class Bench:
@@ -138,7 +145,7 @@ class Bench:
 
     def add(self, shape, record):
         if record.get("seconds"):
-            flops = flops_per_token(self.folder(shape), self.a.tokens)
+            flops = flops_per_token(self.folder(shape), self.a.tokens, self.a.lora)
             record["mfu"] = record["tokens_per_second"] * flops / PEAK
         record = {"shape": shape, **record}
         self.records.append(record)
@@ -172,6 +179,8 @@ class Bench:
                    str(a.sequences), "--steps", "1000000", "--lr", "1e-6", "--lr-scheduler", "constant", "--weight-decay",
                    "0.1", "--adam-beta2", "0.95", "--recompute", recompute, "--virtual-ranks", ranks, "--pass-tokens",
                    tokens, "--quiet"]
+        if a.lora:
+            command += ["--lora-rank", str(a.lora), "--lora-alpha", f"{a.lora_alpha:g}"]
         record = {"bench": "training", "who": "invar", "variant": setting}
         began, lines, first = time.monotonic(), [], None
         errors = out + ".err"
@@ -256,7 +265,8 @@ class Bench:
         variants = a.torch_variants or TORCH[shape][which]
         command = [a.python, os.path.join(HERE, "training_torch.py"), self.folder(shape), "--tokens", str(a.tokens),
                    "--sequences", str(a.sequences), "--steps", str(a.steps), "--warm-up", str(a.warm_up), "--variants",
-                   variants, "--limit", f"{0.6 * limit:.0f}", "--device", a.device, *a.torch_flags.split()]
+                   variants, "--limit", f"{0.6 * limit:.0f}", "--device", a.device, *(["--lora", str(a.lora), "--lora-alpha", str(a.lora_alpha)] if a.lora else []),
+                   *a.torch_flags.split()]
         path = os.path.join(self.work, f"torch-{len(self.records)}.txt")
         with Watch() as gpu, open(path, "w", encoding="utf-8") as file:
             code = self.run_to(command, file, limit)

@@ -39,6 +39,8 @@ def parse():
     p.add_argument("--limit", type=float, default=1e9, help="seconds")
     p.add_argument("--device", default="cuda")
     p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--lora", type=int, default=0, help="rank of an adapter that learns on every linear layer but the head")
+    p.add_argument("--lora-alpha", type=float, default=64)
     return p.parse_args()
 
 
@@ -75,6 +77,33 @@ def make_layer(s):
     return layer
 
 
+def make_lora_layer(s, scale):
+    """The same with frozen weights and PEFT's terms: y + B (A x) * scale of each module."""
+    def norm(x, weight):
+        return functional.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), s.eps)
+
+    def term(x, a, b):
+        return functional.linear(functional.linear(x, a.to(x.dtype)), b.to(x.dtype)) * scale
+
+    def layer(x, norm1, qkv, q_norm, k_norm, out, norm2, gate_up, down, cosine, sine, *ab):
+        qa, qb, ka, kb, va, vb, oa, ob, ga, gb, ua, ub, da, db = ab
+        batch, rows, _ = x.shape
+        h = norm(x, norm1)
+        wide = functional.linear(h, qkv) + torch.cat((term(h, qa, qb), term(h, ka, kb), term(h, va, vb)), -1)
+        wide = wide.view(batch, rows, -1, s.dim).transpose(1, 2)
+        q, k, v = wide.split((s.heads, s.kv_heads, s.kv_heads), 1)
+        q, k = rotate(norm(q, q_norm), cosine, sine), rotate(norm(k, k_norm), cosine, sine)
+        a = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=s.heads != s.kv_heads)
+        a = a.transpose(1, 2).reshape(batch, rows, -1)
+        x = x + functional.linear(a, out) + term(a, oa, ob)
+        h = norm(x, norm2)
+        gate, up = functional.linear(h, gate_up).chunk(2, -1)
+        act = functional.silu(gate + term(h, ga, gb)) * (up + term(h, ua, ub))
+        return x + functional.linear(act, down) + term(act, da, db)
+
+    return layer
+
+
 def loss_of(logits, targets, scale):
     """The sum of -log p, and its gradient * scale. Rows whose target is negative count nothing."""
     x = logits.float()
@@ -99,12 +128,14 @@ class HeadLoss(torch.autograd.Function):
             part, dl = compiled_loss(rows @ weight.t(), targets[at:at + CHUNK], scale)
             loss = loss + part
             dx[at:at + CHUNK] = dl @ weight
+            if not head.requires_grad:
+                continue
             if x.is_cuda:
                 product = torch.mm(dl.t(), rows, out_dtype=torch.float32)
             else:
                 product = (dl.t() @ rows).float()
             dhead = product if dhead is None else dhead.add_(product)
-        ctx.save_for_backward(dx, dhead.to(head.dtype))
+        ctx.save_for_backward(dx, dhead.to(head.dtype) if dhead is not None else None)
         return loss * scale
 
     @staticmethod
@@ -114,8 +145,8 @@ class HeadLoss(torch.autograd.Function):
 
 
 class Model:
-    def __init__(self, shape, device, masters, compiled):
-        self.shape, self.device = shape, device
+    def __init__(self, shape, device, masters, compiled, lora=0, lora_alpha=0.0):
+        self.shape, self.device, self.lora = shape, device, lora
         self.type = torch.float32 if masters == "autocast" else torch.bfloat16
         s, heads = shape, (shape.heads + 2 * shape.kv_heads) * shape.dim
         sizes = [(s.hidden,), (heads, s.hidden), (s.dim,), (s.dim,), (s.hidden, s.heads * s.dim), (s.hidden,),
@@ -123,10 +154,31 @@ class Model:
         self.layers = [[self.weight(*size) for size in sizes] for _ in range(s.layers)]
         self.embedding, self.final_norm = self.weight(s.vocab, s.hidden), self.weight(s.hidden)
         self.head = self.embedding if s.tied else self.weight(s.vocab, s.hidden)
-        self.layer, self.loss = make_layer(s), loss_of
+        self.layer, self.loss = make_lora_layer(s, lora_alpha / lora) if lora else make_layer(s), loss_of
+        if lora:
+            self.freeze(lora)
         if compiled:
             self.layer = torch.compile(self.layer, dynamic=False)
             self.loss = torch.compile(self.loss, dynamic=False)
+
+    def freeze(self, rank):
+        """Float32 A and B of q, k, v, o, gate, up, down."""
+        s = self.shape
+        for w in self.weights():
+            w.requires_grad_(False)
+        q, kv = s.heads * s.dim, s.kv_heads * s.dim
+        pairs = [(s.hidden, q), (s.hidden, kv), (s.hidden, kv), (q, s.hidden), (s.hidden, s.inner), (s.hidden, s.inner),
+                 (s.inner, s.hidden)]
+        self.adapters = []
+        for _ in range(s.layers):
+            ab = []
+            for inputs, outputs in pairs:
+                ab.append(torch.empty(rank, inputs, device=self.device).uniform_(-1, 1).mul_(inputs**-0.5).requires_grad_())
+                ab.append(torch.zeros(outputs, rank, device=self.device).requires_grad_())
+            self.adapters.append(ab)
+
+    def trained(self):
+        return [w for ab in self.adapters for w in ab] if self.lora else self.weights()
 
     def weight(self, *size):
         w = torch.empty(size, device=self.device, dtype=self.type)
@@ -144,11 +196,14 @@ class Model:
     def run(self, ids, cosine, sine, scale, recompute):
         """Loss * scale, with gradients added; ids [sequences, tokens]."""
         x = functional.embedding(ids, self.embedding).to(torch.bfloat16)
-        for layer in self.layers:
+        if self.lora:
+            x.requires_grad_()  # as PEFT's enable_input_require_grads
+        for i, layer in enumerate(self.layers):
+            ab = self.adapters[i] if self.lora else []
             if recompute:
-                x = checkpoint(self.layer, x, *layer, cosine, sine, use_reentrant=False)
+                x = checkpoint(self.layer, x, *layer, cosine, sine, *ab, use_reentrant=False)
             else:
-                x = self.layer(x, *layer, cosine, sine)
+                x = self.layer(x, *layer, cosine, sine, *ab)
         x = functional.rms_norm(x, (self.shape.hidden,), self.final_norm.to(x.dtype), self.shape.eps)
         targets = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-1).reshape(-1)
         loss = HeadLoss.apply(x.reshape(-1, self.shape.hidden), self.head, targets, scale, self.loss)
@@ -160,7 +215,7 @@ class Optimizer:
     """AdamW over float32 weights: the model's own, or copies of bfloat16 ones."""
 
     def __init__(self, model):
-        self.weights = model.weights()
+        self.weights = model.trained()
         self.copies = self.weights[0].dtype != torch.float32
         self.masters = [w.detach().float().requires_grad_() for w in self.weights] if self.copies else self.weights
         matrices = [w for w in self.masters if w.dim() > 1]
@@ -200,7 +255,7 @@ def measure(a, shape, variant):
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(1)
     begun = time.perf_counter()
-    model = Model(shape, a.device, masters, not a.no_compile)
+    model = Model(shape, a.device, masters, not a.no_compile, a.lora, a.lora_alpha)
     optimizer = Optimizer(model)
     cosine, sine = model.tables(a.tokens)
     ids = torch.randint(shape.vocab, (a.sequences, a.tokens), device=a.device)

@@ -231,7 +231,8 @@ class Trainer:
         run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model.
         lora_rank: an adapter of this rank learns, and the model's weights do not; or `lora`, a PEFT directory to begin
         with. lora_alpha 0: the rank. lora_targets: names of modules, "all-linear" (the default), or an expression, as
-        PEFT's target_modules. base: an open LLM of this model on the CPU, whose weights are read instead of a copy."""
+        PEFT's target_modules. base: an open LLM of this model, whose weights are read
+        instead of a copy, on its device."""
         o, out, err = ffi.new("iv_trainer_options *"), ffi.new("iv_trainer **"), new_error()
         lib().iv_trainer_options_init_sized(o, ffi.sizeof("iv_trainer_options"))
         self.model = find_model(model)

@@ -23,12 +23,16 @@ iv_status iv_replace_check_borrowers(const iv_engine *e, iv_error *err) {
     return iv_fail(err, IV_BUSY, "the weights are the base of %zu trainers: close them first", e->borrowers);
 }
 
+static iv_status check_idle(const iv_engine *e, iv_error *err) {
+    if (!iv_engine_has_requests(e)) return IV_OK;
+    return iv_fail(err, IV_BUSY, "replace weights: %zu requests run and %zu wait", e->running.count,
+                   e->waiting.count + e->held.count);
+}
+
 iv_status iv_replace_begin(iv_engine *e, iv_model **first, iv_error *err) {
     IV_TRY(iv_replace_check_borrowers(e, err));
     IV_TRY(iv_ranks_check_update(e->ranks, err));
-    if (iv_engine_has_requests(e))
-        return iv_fail(err, IV_BUSY, "replace weights: %zu requests run and %zu wait", e->running.count,
-                       e->waiting.count + e->held.count);
+    IV_TRY(check_idle(e, err));
     e->replacing = true;
     iv_kv_evict_idle(&e->kv); /* no request runs, so all cached pages are idle */
     *first = e->model;
@@ -111,6 +115,13 @@ void *iv_replace_lend(iv_engine *e, size_t *bytes) {
     *bytes = 0;
     e->kv_lent = e->gpu_model != NULL;
     return e->gpu_model ? iv_gpu_model_kv(e->gpu_model, 0, bytes) : NULL;
+}
+
+iv_status iv_replace_take_back(iv_engine *e, iv_error *err) {
+    if (!e->kv_lent) return IV_OK;
+    IV_TRY(check_idle(e, err));
+    iv_kv_evict_idle(&e->kv);
+    return iv_gpu_model_clear_kv(e->gpu_model, err);
 }
 
 /* Everything that was derived from the weights. */

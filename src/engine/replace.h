@@ -37,6 +37,10 @@ iv_status iv_replace_end(iv_engine *e, const iv_replace_options *o, iv_error *er
  * of all requests and iv_replace_end, which makes the pages zero again. *bytes: of them. */
 void *iv_replace_lend(iv_engine *e, size_t *bytes);
 
+/* The same end where the weights stay: the pages are zero again, and no prefix is cached. Nothing if none were lent.
+ * IV_BUSY while requests wait or run. */
+iv_status iv_replace_take_back(iv_engine *e, iv_error *err);
+
 /* IV_BUSY while trainers read the weights. */
 iv_status iv_replace_check_borrowers(const iv_engine *e, iv_error *err);
 

@@ -177,6 +177,10 @@ static const iv_family_facts families[] = {
      .slides = IV_SLIDE_PATTERN_FIRST, .window = 128, .nope = IV_NOPE_BY_THETA, .mlp_bias_field = true,
      .attention_scale = 1, .tied = true, .eps = 1e-5, .sinks = true,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"muse_glimmer_text", .kv_heads = 2, .head_dim = 128, .bias_field = true, .bos_id = 200000, .eos_id = 200001,
+     .slides = IV_SLIDE_LISTED, .window = 2048, .nope = IV_NOPE_BY_THETA, .norms = IV_NORMS_BOTH, .qk_norm = true,
+     .offset_norms = true, .embedding_norm = true, .gated = true, .logits_cap = 20, .eps = 1e-5, .positions = 131072,
+     .reads = {READS_QK_NORM, "hidden_activation", "final_logit_softcapping"}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -233,9 +237,7 @@ enum { FAMILY_COUNT = sizeof families / sizeof *families };
 /* What families of other engines need that is not here. */
 static const char *missing_of(const char *type) {
     static const char *const known[][2] = {
-        {"muse_glimmer", "a gate of attention's output"},
-        {"muse_glimmer_text", "a gate of attention's output"},
-        {"laguna", "a gate of attention's output, numbers of heads by layer"},
+        {"laguna", "gates of attention's output by softplus, numbers of heads by layer"},
         {"deepseek_v2", "routers that choose by a group's best expert"},
         {"deepseek_v32", "an indexer that chooses the keys of a query"},
         {"glm_moe_dsa", "an indexer that chooses the keys of a query"},

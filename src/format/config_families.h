@@ -54,6 +54,8 @@ typedef struct iv_family_facts {
                                        * normed, layers have scalars, and the embedding's scale is as below */
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     bool offset_norms;                /* without that scale */
+    bool embedding_norm;              /* and its scales: model_config.c */
+    bool gated;                       /* has gates on attention's output in all layers */
     bool linear;                      /* has linear-attention layers, and gates on attention's output */
     bool short_conv;                  /* has layers of short convolutions */
     iv_scan_family scan;              /* has layers of selective scans (config_scan.h) */

@@ -182,6 +182,7 @@ iv_status iv_config_parse_layers(const iv_json_object *o, const iv_family_facts 
     if (f->tunes_queries) IV_TRY(parse_tuning(o, c, err));
     for (int64_t i = 0; i < c->layers; i++) {
         c->layer[i].norms = f->norms;
+        if (f->gated) c->layer[i].attention_gate = true;
         if (f->local_rope != IV_LOCAL_SAME && c->layer[i].window > 0) c->layer[i].rope = c->rope_count - 1;
     }
     return IV_OK;

@@ -9,6 +9,7 @@ static const iv_config_wrapper wrappers[] = {
     {"gemma4", "gemma4_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
     {"llama4", "llama4_text", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"kimi_k25", "kimi_k2", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
+    {"muse_glimmer", "muse_glimmer_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
     {"mistral3", "mistral", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"internvl", "qwen2", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"qwen2_vl", "qwen2_vl_text", IV_STORED_TOWERS},

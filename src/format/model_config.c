@@ -133,6 +133,7 @@ static iv_status parse_switches(const iv_json_object *o, const iv_family_facts *
         c->qk_norm_plain = c->qk_norm_behind = c->qk_norm;
         return IV_OK;
     }
+    c->qk_norm_plain = f->embedding_norm;
     c->qk_norm_whole = f->qk_norm_whole;
     c->qk_norm = f->qk_norm || f->qk_norm_whole, c->qk_norm_behind = f->qk_norm_behind;
     if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
@@ -168,6 +169,21 @@ static iv_status parse_activation(const iv_json_object *o, const iv_family_facts
     return IV_OK;
 }
 
+/* Of a family with normed embeddings: norms of eps apart, the last without the offset; scales of queries and logits. */
+static iv_status parse_normed_scales(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    double queries = 3.87, logits = 0.19611613513818404;
+    bool found;
+    static const char *const lists[] = {"layer_types", "layer_rope_theta"};
+    for (size_t i = 0; i < 2; i++)
+        if (!iv_json_object_has(o, lists[i])) return iv_json_object_missing(o, lists[i], "an array", err);
+    c->embedding_norm = c->final_norm_plain = true, c->post_norm_eps = 1e-8;
+    IV_TRY(iv_json_object_real(o, "post_norm_eps", 1e-30, 1, &c->post_norm_eps, &found, err));
+    IV_TRY(iv_json_object_real(o, "qk_scale_factor", 1e-6, 1e6, &queries, &found, err));
+    IV_TRY(iv_json_object_real(o, "output_multiplier", 1e-6, 1e6, &logits, &found, err));
+    c->attention_scale = queries / sqrt((double)c->head_dim), c->logits_divisor = 1 / logits;
+    return IV_OK;
+}
+
 /* Scales and caps beyond those that config_fields.c reads by name. */
 static iv_status parse_scales(const iv_json_object *o, const iv_family_facts *f, iv_model_config *c, iv_error *err) {
     double scalar = f->query_scalar, logit_scale = f->logit_scale;
@@ -188,6 +204,7 @@ static iv_status parse_scales(const iv_json_object *o, const iv_family_facts *f,
     c->value_norm = c->layer_scalars = f->wide;
     if (f->unit_offset_norms || f->wide)
         c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    if (f->embedding_norm) return parse_normed_scales(o, c, err);
     if (scalar == 0) return IV_OK;
     IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
     c->attention_scale = 1 / sqrt(scalar);
@@ -264,6 +281,10 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
 void iv_config_use_positions(iv_model_config *c, int64_t positions) {
     for (int i = 0; i < c->rope_count; i++)
         c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
+}
+
+double iv_config_post_eps(const iv_model_config *c) {
+    return c->post_norm_eps != 0 ? c->post_norm_eps : c->rms_norm_eps;
 }
 
 bool iv_config_has_wide(const iv_model_config *c) {

@@ -125,7 +125,10 @@ typedef struct iv_model_config {
     int64_t q_rank, kv_rank, rope_dim, value_dim;
     int64_t max_positions;
     double rms_norm_eps;
-    bool layer_norm; /* norms of the residual stream are of centered rows */
+    bool layer_norm;       /* norms of the residual stream are of centered rows */
+    bool embedding_norm;   /* an RMSNorm without weights of the embedding's rows */
+    double post_norm_eps;  /* of norms behind blocks; 0: rms_norm_eps */
+    bool final_norm_plain; /* the last norm multiplies by its weight where unit_offset_norms adds 1 */
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;
@@ -139,7 +142,7 @@ typedef struct iv_model_config {
     bool qk_norm_whole;      /* one over all heads of q and one over all of k instead, before the rotation */
     bool value_norm;         /* an RMSNorm without weights over each head of v */
     bool layer_scalars;      /* the residual stream is multiplied by a number of the layer at its end */
-    bool qk_norm_plain;      /* without weights, and only in layers with a rotation */
+    bool qk_norm_plain;      /* without weights; behind the rotation only in layers that have one */
     bool qk_norm_behind;     /* behind the rotation instead */
 
     /* Scales and caps. */
@@ -216,6 +219,9 @@ iv_router iv_config_router(const iv_model_config *c);
 
 /* Settles what depends on the number of positions that a model is opened for: with LONG it is extended if they are more
  * than the original ones, for all sequences, as in vLLM. */
+/* The eps of norms behind blocks. */
+double iv_config_post_eps(const iv_model_config *c);
+
 void iv_config_use_positions(iv_model_config *c, int64_t positions);
 
 /* True if a layer norms the outputs of its blocks. */

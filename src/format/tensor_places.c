@@ -197,8 +197,9 @@ static const form forms[] = {
 enum { FORMS = sizeof forms / sizeof *forms };
 
 /* Alone or behind "model.". */
-static const char *const towers[] = {"visual.",       "vision_tower.", "vision_model.", "multi_modal_projector.",
-                                     "mm_projector.", "audio_tower.",  "embed_vision.", "embed_audio."};
+static const char *const towers[] = {"visual.",       "vision_tower.",   "vision_model.",      "multi_modal_projector.",
+                                     "mm_projector.", "vision_adapter.", "vision_projection.", "audio_tower.",
+                                     "embed_vision.", "embed_audio."};
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 

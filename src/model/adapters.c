@@ -107,9 +107,11 @@ static iv_status new_module(making *k, size_t rank, size_t site, size_t outs, iv
 static iv_status cut_inputs(making *k, const iv_row_cut *cut, iv_adapted *to) {
     const iv_adapter_part *p = k->part;
     size_t width = iv_dtype_bytes(k->first->gemm_type);
-    for (size_t i = 0; i < cut->nodes; i++)
-        IV_TRY(pack(k, (const char *)k->a + (cut->first + cut->node[i].column) * width, p->inputs, p->rank,
-                    cut->node[i].k, cut->node[i].leaves, &to->a[i]));
+    for (size_t i = 0; i < cut->nodes; i++) {
+        to->column[i] = cut->first + cut->node[i].column;
+        IV_TRY(pack(k, (const char *)k->a + to->column[i] * width, p->inputs, p->rank, cut->node[i].k,
+                    cut->node[i].leaves, &to->a[i]));
+    }
     return IV_OK;
 }
 

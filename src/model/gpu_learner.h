@@ -10,6 +10,7 @@
 #include "baseline/baseline.h"
 #include "comm/comm.h"
 #include "device/gpu.h"
+#include "model/learned_adapter.h"
 #include "model/learner.h"
 #include "model/model.h"
 
@@ -28,6 +29,11 @@ typedef struct iv_gpu_learner_options {
      * holds the rounded ones), or the vectors alone, as iv_parameters_vectors places them. Matrices are the model's. */
     const float *weights, *vectors; /* one of them is NULL */
     size_t elements;                /* of the flat buffer */
+    /* An adapter learns, and the model's weights do not: `vectors` are given, `weights` are not. */
+    const iv_learned_adapter *learned; /* NULL: all weights learn */
+    const iv_adapter *shape;           /* made of it, with any values; read at opening */
+    const float *masters;              /* its flat buffer, on the GPU: each pass rounds what is there */
+    size_t place;                      /* of this rank among those of the process */
     void *borrowed; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
                    between two steps */
     size_t borrowed_bytes;

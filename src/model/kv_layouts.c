@@ -2,6 +2,21 @@
 #include "model/kv_layouts.h"
 #include "base/size.h"
 
+/* A GPU's kernels count pages in heads: of a layer of any group, a page has room for a whole number. */
+static bool whole_heads(const iv_model *m, size_t *bytes) {
+    size_t common = 1;
+    for (size_t g = 0; m->memspace && g < m->kv_groups.count; g++) {
+        size_t head = m->kv_layout[g].head_bytes, a = common, b = head;
+        while (b) {
+            size_t rest = a % b;
+            a = b, b = rest;
+        }
+        if (!iv_size_mul(common, head / a, &common)) return false;
+    }
+    if (*bytes % common == 0) return true;
+    return iv_size_add(*bytes, common - *bytes % common, bytes);
+}
+
 iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
     const iv_model_config *c = &m->config;
     iv_kv_kind kinds[IV_LAYERS_MAX];
@@ -29,6 +44,7 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
         if (!made) return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         bytes = iv_size_max(bytes, m->kv_layout[g].page_bytes);
     }
+    if (!whole_heads(m, &bytes)) return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
     for (size_t g = 0; g < m->kv_groups.count; g++) m->kv_layout[g].page_bytes = bytes;
     return IV_OK;
 }

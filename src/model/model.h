@@ -116,6 +116,7 @@ typedef struct iv_model {
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
+    float *embedding_norm; /* ones; NULL: none */
     iv_scales scales;
     size_t rope_positions;                    /* rows of the tables */
     iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */

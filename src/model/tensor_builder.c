@@ -274,10 +274,15 @@ iv_status iv_builder_head_values(iv_tensor_builder *b, const char *at, size_t in
     return IV_OK;
 }
 
+float *iv_builder_ones_of(iv_tensor_builder *b, size_t n) {
+    float *values = IV_ARENA_NEW(&b->first->arena, n, float);
+    for (size_t i = 0; values && i < n; i++) values[i] = 1.0f;
+    return values;
+}
+
 iv_status iv_builder_ones(iv_tensor_builder *b, size_t index, size_t dim, size_t to) {
-    float *values = IV_ARENA_NEW(&b->first->arena, dim, float);
+    float *values = iv_builder_ones_of(b, dim);
     if (!values) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
-    for (size_t i = 0; i < dim; i++) values[i] = 1.0f;
     for (size_t r = 0; r < b->shards; r++) *(float **)(void *)((char *)&b->shard[r]->layers[index] + to) = values;
     return IV_OK;
 }

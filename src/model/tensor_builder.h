@@ -80,7 +80,10 @@ iv_status iv_builder_vector(iv_tensor_builder *b, const char *prefix, const char
 iv_status iv_builder_norm(iv_tensor_builder *b, const char *prefix, const char *suffix, size_t n, float **out,
                           iv_tensor **tensor);
 
-/* The weights of a norm that has none; at an offset of iv_layer. */
+/* The weights of a norm that has none; NULL: no memory. */
+float *iv_builder_ones_of(iv_tensor_builder *b, size_t n);
+
+/* Of a layer's, at an offset of iv_layer. */
 iv_status iv_builder_ones(iv_tensor_builder *b, size_t index, size_t dim, size_t to);
 
 iv_status iv_builder_head_values(iv_tensor_builder *b, const char *at, size_t index, const iv_head_vector *v);

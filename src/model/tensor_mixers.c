@@ -9,7 +9,7 @@
 /* No tensors: weights of 1, in layers with a rotation. */
 static iv_status plain_head_norms(iv_tensor_builder *b, size_t index, size_t dim) {
     const iv_model_config *c = &b->first->config;
-    if (c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
+    if (c->qk_norm_behind && c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
     IV_TRY(iv_builder_ones(b, index, dim, offsetof(iv_layer, q_norm)));
     return iv_builder_ones(b, index, dim, offsetof(iv_layer, k_norm));
 }

@@ -216,8 +216,12 @@ static iv_status everything(iv_tensor_builder *b) {
     IV_TRY(iv_builder_whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding,
                             &m->embedding_tensor));
     if (!c->tie_embeddings) IV_TRY(head(b));
-    IV_TRY(iv_builder_norm(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
-    for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
+    IV_TRY((c->final_norm_plain ? iv_builder_vector : iv_builder_norm)(b, "model.", "norm.weight", hidden,
+                                                                       &m->final_norm, &m->final_norm_tensor));
+    m->embedding_norm = c->embedding_norm ? iv_builder_ones_of(b, hidden) : NULL;
+    if (c->embedding_norm && !m->embedding_norm) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
+    for (size_t r = 1; r < b->shards; r++)
+        b->shard[r]->final_norm = m->final_norm, b->shard[r]->embedding_norm = m->embedding_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
     if (b->c) tie_head(m);
     return IV_OK;

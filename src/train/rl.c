@@ -57,6 +57,7 @@ static iv_status open_reference(rl *x, iv_error *err) {
                           .dummy_seed = o->dummy_seed};
     if (iv_train_has_adapter(r->trainer)) { /* the weights do not learn: they serve both */
         t.model = o->tp == 1 ? iv_train_model(r->trainer) : NULL, t.packed = o->packed;
+        t.gpu = t.model ? iv_train_gpu(r->trainer) : NULL;
         t.has_adapter = true, t.adapter = o->adapter;
     }
     return iv_train_open(&t, &x->reference, err);

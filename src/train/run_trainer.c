@@ -65,28 +65,6 @@ static size_t trainer_rows(const iv_train_options *t) {
     return rows;
 }
 
-/* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
- * trainer's flat buffers leave; at least one sequence. */
-static iv_status leave_memory(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
-    iv_model_info info;
-    iv_gpu *gpu;
-    size_t page, all, kept;
-    IV_TRY(iv_inspect(e->model, e->dtype, &info, err));
-    IV_TRY(iv_gpu_open(0, false, &gpu, err));
-    size_t available = iv_gpu_memory_available(gpu);
-    iv_gpu_close(gpu);
-    size_t longest = iv_kv_pages_for(iv_run_longest(r));
-    if (!iv_size_mul(info.kv_bytes_per_token, IV_ATTENTION_BLOCK, &page) || !iv_size_mul(page, longest, &page) ||
-        !iv_size_mul(page, e->max_num_seqs, &all))
-        all = SIZE_MAX;
-    if (!iv_size_mul(info.parameters, trainer_rows(t) * sizeof(float), &kept) ||
-        !iv_size_add(kept, info.weight_bytes, &kept))
-        kept = SIZE_MAX;
-    size_t budget = available / 100 * 95;
-    e->kv_bytes = iv_size_max(page, iv_size_min(all, budget - iv_size_min(kept, budget)));
-    return IV_OK;
-}
-
 /* The largest of a module. */
 static iv_status adapter_rank(const iv_train_options *t, size_t *rank, iv_error *err) {
     iv_adapter_files *files;
@@ -95,6 +73,33 @@ static iv_status adapter_rank(const iv_train_options *t, size_t *rank, iv_error 
     IV_TRY(iv_adapter_open(t->adapter.from, &files, err));
     *rank = files->parts.rank_max;
     iv_adapter_close(files);
+    return IV_OK;
+}
+
+/* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
+ * trainer's flat buffers leave; at least one sequence. */
+static iv_status leave_memory(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
+    iv_model_info info;
+    iv_gpu *gpu;
+    size_t page, all, kept, weights;
+    IV_TRY(iv_inspect(e->model, e->dtype, &info, err));
+    IV_TRY(iv_gpu_open(0, false, &gpu, err));
+    size_t available = iv_gpu_memory_available(gpu);
+    iv_gpu_close(gpu);
+    size_t longest = iv_kv_pages_for(iv_run_longest(r));
+    if (!iv_size_mul(info.kv_bytes_per_token, IV_ATTENTION_BLOCK, &page) || !iv_size_mul(page, longest, &page) ||
+        !iv_size_mul(page, e->max_num_seqs, &all))
+        all = SIZE_MAX;
+    weights = info.parameters;
+    if (t->has_adapter) { /* of one of rank 64 on all layers there are two bytes for each */
+        size_t rank;
+        IV_TRY(adapter_rank(t, &rank, err));
+        weights = (size_t)((double)info.adapter_bytes / 2 / 64 * (double)rank);
+    }
+    if (!iv_size_mul(weights, trainer_rows(t) * sizeof(float), &kept) || !iv_size_add(kept, info.weight_bytes, &kept))
+        kept = SIZE_MAX;
+    size_t budget = available / 100 * 95;
+    e->kv_bytes = iv_size_max(page, iv_size_min(all, budget - iv_size_min(kept, budget)));
     return IV_OK;
 }
 
@@ -183,7 +188,8 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     if (shared) {
         IV_TRY(open_engine(r, &t, o->trainer.dtype, true, err));
         t.model = r->engine->model, t.gpu = r->engine->gpus[0];
-        t.borrowed = iv_replace_lend(r->engine, &t.borrowed_bytes);
+        if (!t.has_adapter || o->rollout_sync_every == 1) /* after each step the pages are cleared */
+            t.borrowed = iv_replace_lend(r->engine, &t.borrowed_bytes);
     }
     IV_TRY(iv_train_open(&t, &r->trainer, err));
     r->summary->lent_bytes = iv_train_borrowed_bytes(r->trainer);

@@ -61,10 +61,12 @@ static void make_pieces(rng *r, adapter_layer *l) {
             a->piece[i] = (iv_gpu_adapter_piece){i * (uint32_t)a->n / 2, (uint32_t)a->n / 2};
         return;
     }
+    size_t unit = rng_below(r, 2) ? 1 : 8; /* pieces of whole eights: other kernels */
+    if (unit > 1) a->n = (a->n + 31) / 32 * 32;
     a->pieces = l->end == ADAPTER_ADDS ? 1 : 1 + rng_below(r, a->n < ADAPTER_PIECES ? a->n : ADAPTER_PIECES);
     for (size_t i = 0; i < a->pieces; i++) {
-        size_t from = a->n * i / a->pieces, to = a->n * (i + 1) / a->pieces;
-        if (l->end == ADAPTER_STORES && to - from > 1) to -= rng_below(r, to - from);
+        size_t from = a->n / unit * i / a->pieces * unit, to = a->n / unit * (i + 1) / a->pieces * unit;
+        if (l->end == ADAPTER_STORES && to - from > unit) to -= rng_below(r, (to - from) / unit) * unit;
         a->piece[i] = (iv_gpu_adapter_piece){(uint32_t)from, (uint32_t)(to - from)};
     }
 }
@@ -162,8 +164,12 @@ static void make_layer(rng *r, iv_arithmetic arithmetic, iv_dtype type, bool gro
     l->slot = calloc(l->rows, sizeof *l->slot);
     for (size_t i = 0, kinds = 1 + rng_below(r, ADAPTER_SLOTS); i < l->rows; i++)
         l->slot[i] = (uint32_t)(rng_below(r, 5) ? rng_below(r, kinds) : i * ADAPTER_SLOTS / l->rows);
+    bool plain = rng_below(r, 3) == 0; /* all rows are of slot 1 */
+    for (size_t i = 0; plain && i < l->rows; i++) l->slot[i] = 1;
     make_pieces(r, l);
-    grouped ? make_entries(r, l) : make_tiles(r, l);
+    if (grouped) make_entries(r, l);
+    if (!grouped && !plain) make_tiles(r, l);
+    if (plain) a->rows.plain = l->rows;
     iv_gpu_adapted_part parts[ADAPTER_EXPERTS][ADAPTER_SLOTS * ADAPTER_PIECES] = {0};
     char *table = calloc(l->tables, a->slots * a->pieces * sizeof(iv_gpu_adapted_part));
     for (size_t e = 0; e < l->tables; e++) {
@@ -192,6 +198,9 @@ static void make_values(rng *r, adapter_layer *l) {
     a->t = gpu_room(rows * a->t_stride * l->width);
     if (l->end != ADAPTER_STORES && rng_below(r, 2)) a->bias = gpu_copy(l->bias, a->n * sizeof *l->bias);
     if (l->end == ADAPTER_ADDS) a->residual = gpu_copy(l->residual, rows * a->n * sizeof *l->residual);
+    if (l->end == ADAPTER_ADDS && rng_below(r, 2)) a->to = gpu_room(rows * a->n * sizeof *l->residual);
+    if (l->end == ADAPTER_ACTIVATES && rng_below(r, 2))
+        a->gate = gpu_room(rows * a->n / 2 * l->width), a->up = gpu_room(rows * a->n / 2 * l->width);
     a->act_stride = a->n / 2 + 16 * rng_below(r, 2);
     if (l->end == ADAPTER_ACTIVATES) a->act = gpu_room(rows * a->act_stride * l->width);
 }
@@ -226,7 +235,7 @@ static void want_row(const adapter_layer *l, size_t expert, size_t slot, size_t 
     }
 }
 
-static void end_of_row(const adapter_layer *l, float *y, float *residual, void *act) {
+static void end_of_row(const adapter_layer *l, float *y, float *residual, void *act, void *gate, void *up) {
     static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
     const iv_gpu_adapter_args *a = &l->args;
     for (size_t i = 0; a->bias && i < a->n; i++) y[i] = iv_canonical(y[i] + l->bias[i]);
@@ -235,6 +244,7 @@ static void end_of_row(const adapter_layer *l, float *y, float *residual, void *
         float out;
         iv_ref_activate(&silu, &y[i / 8 * 16 + i % 8], &y[i / 8 * 16 + i % 8 + 8], 1, &out);
         put_type(a->type, act, i, iv_canonical(out));
+        put_type(a->type, gate, i, y[i / 8 * 16 + i % 8]), put_type(a->type, up, i, y[i / 8 * 16 + i % 8 + 8]);
     }
 }
 
@@ -243,7 +253,10 @@ static void compare_layer(adapter_layer *l) {
     size_t rows = a->rows.grouped ? l->entries : l->rows, expert, x, y, row;
     char *t = host_copy(a->t, rows * a->t_stride * l->width), *want_t = malloc(a->t_stride * l->width);
     float *got = host_copy(a->y, rows * a->y_stride * sizeof *got), *sums = malloc(a->y_stride * sizeof *sums);
-    float *added = a->residual ? host_copy(a->residual, rows * a->n * sizeof *added) : NULL;
+    float *added = a->residual ? host_copy(a->to ? a->to : a->residual, rows * a->n * sizeof *added) : NULL;
+    size_t half = a->n / 2 * l->width;
+    char *gate = a->gate ? host_copy(a->gate, rows * half) : NULL, *up = a->up ? host_copy(a->up, rows * half) : NULL;
+    char *want_gate = malloc(half + 1), *want_up = malloc(half + 1);
     char *act = a->act ? host_copy(a->act, rows * a->act_stride * l->width) : NULL, *want_act = malloc(a->n * l->width);
     for (size_t i = 0; i < rows; i++) {
         if (!place_of_row(l, i, &expert, &x, &y, &row)) continue;
@@ -255,10 +268,13 @@ static void compare_layer(adapter_layer *l) {
             assert_same_bits("y", sums, got + y * a->y_stride, a->y_stride, sizeof *sums, false);
             continue;
         }
-        end_of_row(l, sums, l->residual + y * a->n, want_act);
+        end_of_row(l, sums, l->residual + y * a->n, want_act, want_gate, want_up);
         if (added) assert_same_bits("x", l->residual + y * a->n, added + y * a->n, a->n, sizeof *added, false);
         if (act) assert_same_bits("act", want_act, act + i * a->act_stride * l->width, a->n / 2, l->width, false);
+        if (gate) assert_same_bits("gate", want_gate, gate + i * half, a->n / 2, l->width, false);
+        if (up) assert_same_bits("up", want_up, up + i * half, a->n / 2, l->width, false);
     }
+    free(gate), free(up), free(want_gate), free(want_up);
     free(t), free(want_t), free(got), free(sums), free(added), free(act), free(want_act);
 }
 
@@ -276,7 +292,10 @@ static void close_layer(adapter_layer *l) {
                                a->t,
                                a->bias,
                                a->residual,
+                               a->to,
                                a->act,
+                               a->gate,
+                               a->up,
                                a->rows.tiles,
                                a->rows.order,
                                a->rows.counts,

@@ -93,6 +93,7 @@ static void families_of_one_gpu(void **state) {
         {"minimax_m2", "tests/data/families/minimax_m2_a", false, true, {1, 5, 11}},
         {"cohere2", "tests/data/families/cohere2_a", false, false, {1, 5, 20}},
         {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 40}},
+        {"muse_glimmer", "tests/data/families/muse_glimmer_a", false, true, {1, 5, 40}},
         {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 20}},
         {"apertus", "tests/data/families/apertus_a", false, false, {1, 5, 20}},
     };

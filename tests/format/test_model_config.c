@@ -510,8 +510,9 @@ static void members_of_related_families(void **state) {
     const iv_rope_config *none = &c.ropes[c.layer[1].rope];
     assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
     expect_error(
-        "known", parse_edit("llama", "{\"model_type\":\"muse_glimmer\"}", &c, &err), &err, IV_UNSUPPORTED,
-        "model_type 'muse_glimmer' is not supported: it needs a gate of attention's output (supported: qwen3, ");
+        "known", parse_edit("llama", "{\"model_type\":\"laguna\"}", &c, &err), &err, IV_UNSUPPORTED,
+        "model_type 'laguna' is not supported: it needs gates of attention's output by softplus, numbers of heads by "
+        "layer (supported: qwen3, ");
     parse_ok("llama", "{\"model_type\":\"granite_swa\",\"sliding_window\":32,\"layer_rope_theta\":[0,1e4,1e4,1e4]}",
              &c);
     assert_true(c.attention_sinks && c.layer[0].window == 0 && c.layer[1].window == 32 && c.layer[0].rope == 1);

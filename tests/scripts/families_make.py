@@ -96,12 +96,17 @@ fam("deepseek_v3_a", base(model_type="deepseek_v3", num_key_value_heads=4, q_lor
 # ---- Mistral Small 4, Kimi K2.5
 PIX = dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, head_dim=8, patch_size=2, image_size=8, rope_parameters=theta())
 MISTRAL4 = base(model_type="mistral4", num_key_value_heads=4, q_lora_rank=16, **MLA, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=8, routed_scaling_factor=1.0, n_group=1, topk_group=1, first_k_dense_replace=0, norm_topk_prob=True,
-    max_position_embeddings=512, rope_parameters=dict(rope_type="yarn", type="yarn", rope_theta=10000.0, factor=16.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))
+    max_position_embeddings=4096, rope_parameters=dict(rope_type="yarn", type="yarn", rope_theta=10000.0, factor=16.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))
 fam("mistral4_a", dict(model_type="mistral3", dtype="bfloat16", image_token_index=V - 5, spatial_merge_size=1, vision_config=PIX, text_config=MISTRAL4), wrapper=True, note="positions from 16 on scale the queries")
 KIMI = dict(n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=8, routed_scaling_factor=2.827, n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True, num_nextn_predict_layers=0)
 fam("kimi_k25_a", dict(model_type="kimi_k25", tie_word_embeddings=False, dtype="bfloat16", image_token_id=V - 5, video_token_id=V - 6, vision_start_token_id=V - 7, vision_end_token_id=V - 8,
     vision_config=dict(model_type="kimi_k25_vision", hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=2, pos_emb_height=2, pos_emb_width=2, pos_emb_time=1), projection_hidden_size=64,
     text_config=base(model_type="deepseek_v3", num_key_value_heads=4, q_lora_rank=16, **MLA, **KIMI, rms_norm_eps=1e-5, max_position_embeddings=1280, rope_parameters=dict(rope_type="yarn", rope_theta=50000.0, factor=64.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))), wrapper=True)
+# ---- Muse Glimmer
+fam("muse_glimmer_a", dict(model_type="muse_glimmer", tie_word_embeddings=False, dtype="bfloat16", image_token_id=V - 5, video_token_id=V - 6, out_hidden_size=32, projector_hidden_size=16,
+    vision_config=dict(model_type="muse_glimmer_vision", hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=2),
+    text_config={k: v for k, v in base(model_type="muse_glimmer_text", num_hidden_layers=4, head_dim=8, sliding_window=8, layer_types=["sliding_attention"] * 3 + ["full_attention"], layer_rope_theta=[10000.0, 10000.0, 10000.0, 0], hidden_activation="silu",
+        qk_scale_factor=1.7, output_multiplier=0.35, final_logit_softcapping=20.0, post_norm_eps=1e-4, rms_norm_eps=1e-5, rope_parameters=theta(10000.0)).items()}), wrapper=True, one_plus=("input_layernorm", "post_attention_layernorm", "feedforward_layernorm"))
 # ---- Mixtral
 fam("mixtral_a", base(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, intermediate_size=16, sliding_window=None, rope_parameters=theta(1e6)))
 # ---- Phi 3, 4

@@ -49,6 +49,8 @@ ROWS = {
     "mistral3": ("Mistral Small 3.1, 3.2, 4; Ministral 3", "mistral", "mistral", "images"),
     "mistral4": ("Mistral Small 4 119B, text alone", "mistral", "mistral", ""),
     "mixtral": ("Mixtral 8x7B, 8x22B", "mistral", "-", ""),
+    "muse_glimmer": ("Muse Glimmer 30B", "-", "-", "images"),
+    "muse_glimmer_text": ("Muse Glimmer 30B, text alone", "-", "-", ""),
     "nemotron_h": ("Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano", "-; Nemotron 3: qwen3_coder", THINK, "the MTP layers are passed over"),
     "olmo2": ("OLMo 2 1B, 7B, 13B, 32B", "-", "-", ""),
     "olmo3": ("Olmo 3 7B, 32B", "olmo3", "olmo3", ""),

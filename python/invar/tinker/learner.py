@@ -82,7 +82,7 @@ class Learner:
         more: dict[str, Any] = {}
         if spec.is_lora:
             more = {"lora_rank": spec.rank, "lora_alpha": spec.alpha, "lora_seed": spec.seed, "lora_targets": spec.targets}
-            if base.info.device == "cpu" and options.tensor_parallel_size == 1:
+            if options.tensor_parallel_size == 1:
                 more["base"] = base
         if options.max_context is not None:  # and a token more, the last target, in rows of 16
             more["pass_tokens"] = max(4096, -(-(max_context + 1) // 16) * 16)

@@ -183,6 +183,8 @@ int iv_gpu_adapter_outer(const iv_gpu_adapter_args *a, iv_gpu_stream stream) {
     if (nothing(a)) return 0;
     if ((a->act && (!a->paired || a->pieces != 2 || a->n % 16)) || (a->residual && a->pieces != 1))
         return (int)cudaErrorInvalidValue;
+    if (iv_gpu_adapter_plain_takes(a))
+        return launch_typed(a, iv_gpu_adapter_outer_plain, iv_gpu_adapter_outer_plain, NULL, stream);
     if (a->arithmetic == IV_TC16)
         return launch_typed(a, iv_gpu_adapter_outer_tc16, iv_gpu_adapter_outer_tc16, NULL, stream);
     return launch_typed(a, outer_of<IV_BF16>, outer_of<IV_F16>, outer_of<IV_F32>, stream);

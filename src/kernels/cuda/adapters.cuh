@@ -31,7 +31,7 @@ static inline adapter_problem adapter_problem_of(const iv_gpu_adapter_args *a) {
 /* At most, of all routings. */
 static inline size_t adapter_tiles(const iv_gpu_adapter_args *a) {
     const iv_gpu_adapter_rows *r = &a->rows;
-    if (!r->grouped) return r->tiles_max;
+    if (!r->grouped) return r->plain ? (r->plain + ADAPTER_ROWS - 1) / ADAPTER_ROWS : r->tiles_max;
     return r->entries / ADAPTER_ROWS + (r->entries < r->groups.count ? r->entries : r->groups.count);
 }
 
@@ -50,13 +50,19 @@ struct adapter_tile {
 
 IV_DEVICE int adapter_tile_count(const adapter_problem &p) {
     if (p.a.rows.grouped) return iv_linear_count_tiles(p.entries, ADAPTER_ROWS);
-    return p.a.rows.counts[p.all];
+    return p.a.rows.plain ? ((int)p.a.rows.plain + ADAPTER_ROWS - 1) / ADAPTER_ROWS : p.a.rows.counts[p.all];
 }
 
 IV_DEVICE adapter_tile adapter_tile_at(const adapter_problem &p, int index) {
     const iv_gpu_adapter_rows &rows = p.a.rows;
     adapter_tile t = {0, 0, 0, -1, 0, 0, 0};
     int lane = threadIdx.x % 32;
+    if (!rows.grouped && rows.plain) {
+        int left = (int)rows.plain - index * ADAPTER_ROWS;
+        t.first = index * ADAPTER_ROWS, t.count = left < ADAPTER_ROWS ? left : ADAPTER_ROWS;
+        if (lane < t.count) t.slot = 1, t.x = t.t = t.y = t.first + lane;
+        return t;
+    }
     if (!rows.grouped) {
         iv_gpu_adapter_tile tile = rows.tiles[index];
         t.first = tile.first, t.count = tile.count;
@@ -68,7 +74,7 @@ IV_DEVICE adapter_tile adapter_tile_at(const adapter_problem &p, int index) {
     if (lane < t.count) {
         int entry = t.first + lane, slot = rows.groups.slots[entry];
         int row = slot / (int)rows.groups.experts_per_token;
-        t.slot = (int)rows.slots[row], t.t = entry;
+        t.slot = rows.plain ? 1 : (int)rows.slots[row], t.t = entry;
         t.x = p.a.by_entry ? entry : row, t.y = p.a.by_slot ? slot : entry;
     }
     return t;
@@ -135,7 +141,7 @@ IV_DEVICE void adapter_finish(const adapter_problem &p, int row, size_t column, 
         return;
     }
     if (p.a.bias) y = iv_canon(y + p.a.bias[column]);
-    p.a.residual[(size_t)row * p.a.n + column] = iv_canon(addend + y);
+    (p.a.to ? p.a.to : p.a.residual)[(size_t)row * p.a.n + column] = iv_canon(addend + y);
 }
 
 /* The end of gate i and up i. */
@@ -143,10 +149,17 @@ template <iv_dtype T> IV_DEVICE void adapter_activate(const adapter_problem &p, 
     size_t at = (size_t)(i / 8 * 16 + i % 8);
     if (p.a.bias) gate = iv_canon(gate + p.a.bias[at]), up = iv_canon(up + p.a.bias[at + 8]);
     put<T>(p.a.act, (size_t)row * p.a.act_stride + i, iv_canon(v_mul(v_silu(gate), up)));
+    if (!p.a.gate) return;
+    size_t kept = (size_t)row * (p.a.n / 2) + i;
+    put<T>(p.a.gate, kept, gate), put<T>(p.a.up, kept, up);
 }
 
 /* adapters_tc16.cu */
 int iv_gpu_adapter_inner_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
 int iv_gpu_adapter_outer_tc16(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
+
+/* adapters_plain_sm90a.cu: of many rows of one slot, in tc16, where rows and pieces are aligned. */
+bool iv_gpu_adapter_plain_takes(const iv_gpu_adapter_args *a);
+int iv_gpu_adapter_outer_plain(const iv_gpu_adapter_args *a, iv_gpu_stream stream);
 
 #endif

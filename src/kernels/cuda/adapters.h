@@ -30,6 +30,7 @@ typedef struct iv_gpu_adapter_tile {
 } iv_gpu_adapter_tile;
 
 typedef struct iv_gpu_adapter_rows {
+    size_t plain; /* not 0: all rows are of slot 1, those of the step are [0, plain): no array is read */
     /* Rows of the step. Tiles of slot 0 come last. */
     const iv_gpu_adapter_tile *tiles;
     const int32_t *counts; /* [2]: tiles of other slots than 0; all tiles */
@@ -73,9 +74,11 @@ typedef struct iv_gpu_adapter_args {
     const float *bias; /* residual: [n] or NULL */
     float *residual;   /* [rows][n], not NULL: all rows of all slots become canon(residual + canon(y + bias)), where
                         * piece 0 has all outputs. y keeps the product */
+    float *to;         /* where the residual goes on; NULL: in place */
     void *act;         /* paired, not NULL: [rows][act_stride] = R(swiglu(gate, up)) of all rows, where pieces are all
                         * gates, all ups; y keeps the product. bias: [n] as the matrix's rows are stored, or NULL */
     size_t act_stride;
+    void *gate, *up; /* with act: [rows][n / 2] = R(gate), R(up); NULL: they are not kept */
 } iv_gpu_adapter_args;
 
 /* t = R(A x). */

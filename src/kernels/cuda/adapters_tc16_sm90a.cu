@@ -153,7 +153,8 @@ static __global__ void __launch_bounds__(256) inner_tc16(const __grid_constant__
             else
                 leaf_of<TYPE, NT, 32, 8, 1>(p, a, valid, apart, tile, mask, steps, waited, d);
             put_inner<TYPE, NT>(p, tile, mask, part, block, d, sums);
-            int first = !p.a.rows.grouped && (item < each || p.a.rows.tiles[item / each - 1].slot != tile.slot);
+            int first = !p.a.rows.grouped &&
+                        (item < each || (!p.a.rows.plain && p.a.rows.tiles[item / each - 1].slot != tile.slot));
             if (NT == 1 && __shfl_sync(~0u, first, 0))
                 fetch_outer(part, p.a.piece[piece].n, block, adapter_padded(part.rank) / 8);
         }

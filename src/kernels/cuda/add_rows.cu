@@ -13,8 +13,10 @@ static __global__ void __launch_bounds__(LANES) add_normed(const __grid_constant
     float lane = 0.0f;
     for (size_t i = threadIdx.x; i < a.n; i += LANES) lane = __fmaf_rn(y[i], y[i], lane);
     float r = norm_scale(fold_block(lane, lanes), a.n, a.eps);
-    for (size_t i = threadIdx.x; i < a.n; i += LANES)
-        a.to[at + i] = iv_canon(__fmaf_rn(a.scale, iv_canon((y[i] * r) * a.weight[i]), a.x[at + i]));
+    for (size_t i = threadIdx.x; i < a.n; i += LANES) {
+        float x = iv_canon(__fmaf_rn(a.scale, iv_canon((y[i] * r) * a.weight[i]), a.x[at + i]));
+        a.to[at + i] = a.after == 1.0f ? x : iv_canon(x * a.after);
+    }
 }
 
 static __global__ void __launch_bounds__(LANES) add(const __grid_constant__ iv_gpu_add_args a) {

@@ -384,7 +384,7 @@ IV_DEVICE void run_split(const generic_params &p, const iv_attention_run &r, con
     int each = IV_ATTENTION_BLOCKS_PER_SPLIT, first = max(split * each, r.tile.first_block),
         last = min(split * each + each - 1, r.tile.last_block);
     auto page_of = [&](int b) {
-        return p.pages + ((size_t)p.tables[r.tile.table + b] * p.kv_heads + r.kv_head) * apart;
+        return p.pages + ((size_t)p.tables[r.tile.table + b] * p.page_heads + r.kv_head) * apart;
     };
     bool staged = TC16 && !p.turns && is_staged(dim);
     if (staged) stage_block(s.staged, page_of(first), dim), commit_staged();

@@ -39,7 +39,7 @@ static int iv_launch_with_shared(void (*kernel)(P...), int grid, int threads, si
 
 /* The row of the map where a page's keys (values: 1) of a head begin. */
 IV_DEVICE int iv_page_row(const iv_attention_params &p, uint32_t page, int kv_head, int values) {
-    return (int)((page * (uint32_t)p.kv_heads + (uint32_t)kv_head) * 2 + (uint32_t)values) * IV_ATTENTION_BLOCK;
+    return (int)((page * (uint32_t)p.page_heads + (uint32_t)kv_head) * 2 + (uint32_t)values) * IV_ATTENTION_BLOCK;
 }
 
 /* Like iv_mbar_wait, for a producer: polling without a pause takes a third of its scheduler's issue slots. */

@@ -40,7 +40,7 @@ template <int DIM> IV_DEVICE uint32_t block_address(uint32_t block, int row, int
 /* A tensor map of all pages as chunks of head_dim by groups of eight rows; a box is one block's keys or values. */
 static inline int iv_blocks_map(CUtensorMap *map, const iv_gpu_kv *kv) {
     uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type), chunks = kv->head_dim / IV_CHUNK_ELEMENTS;
-    uint64_t eights = (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK / 8;
+    uint64_t eights = (uint64_t)kv->page_count * iv_gpu_kv_page_heads(kv) * 2 * IV_ATTENTION_BLOCK / 8;
     uint64_t size[4] = {IV_CHUNK_ELEMENTS, 8, chunks, eights}, stride[3] = {row, 128, 8 * row};
     uint32_t box[4] = {IV_CHUNK_ELEMENTS, 8, (uint32_t)chunks, IV_ATTENTION_BLOCK / 8};
     if (eights > INT32_MAX / 8) return cudaErrorInvalidValue;

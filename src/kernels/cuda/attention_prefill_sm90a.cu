@@ -392,7 +392,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* A tensor map of all pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
 static int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
     uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
-    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};
+    uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * iv_gpu_kv_page_heads(kv) * 2 * IV_ATTENTION_BLOCK};
     uint32_t box[2] = {IV_CHUNK_ELEMENTS, IV_ATTENTION_BLOCK};
     if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
     return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);

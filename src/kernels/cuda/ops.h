@@ -166,12 +166,16 @@ typedef struct iv_gpu_kv {
     size_t heads, head_dim;
     void *pages;
     size_t page_count;
+    size_t page_heads; /* for how many heads a page has room; 0: for `heads` */
 } iv_gpu_kv;
 
 static inline size_t iv_gpu_kv_head_bytes(const iv_gpu_kv *kv) { /* K and V */
     return 2 * IV_ATTENTION_BLOCK * kv->head_dim * iv_dtype_bytes(kv->type);
 }
-static inline size_t iv_gpu_kv_page_bytes(const iv_gpu_kv *kv) { return kv->heads * iv_gpu_kv_head_bytes(kv); }
+static inline size_t iv_gpu_kv_page_heads(const iv_gpu_kv *kv) { return kv->page_heads ? kv->page_heads : kv->heads; }
+static inline size_t iv_gpu_kv_page_bytes(const iv_gpu_kv *kv) {
+    return iv_gpu_kv_page_heads(kv) * iv_gpu_kv_head_bytes(kv);
+}
 
 /* ---- attention (attention_plan.c plans; attention_*.cu compute) ----------------------------------------------- */
 
@@ -235,12 +239,13 @@ int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, s
 int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                    iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
-/* to[row] = canon(fma(scale, v, x[row])), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be
- * x or, without a weight, y. */
+/* to[row] = canon(fma(scale, v, x[row])) * after, v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to
+ * may be x or, without a weight, y. */
 typedef struct iv_gpu_add_args {
     const float *x, *y;  /* x NULL: to[row] = v * scale */
     const float *weight; /* [n] or NULL */
     float eps, scale;
+    float after; /* with a weight; 1: none */
     size_t n, rows;
     float *to;
 } iv_gpu_add_args;
@@ -250,13 +255,15 @@ int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
 int iv_gpu_plus_one(const float *x, size_t n, float *to, iv_gpu_stream stream);
 
 typedef struct iv_gpu_rotate_args {
-    const float *qkv;  /* [rows][(heads + 2 kv_heads) * head_dim] */
+    const float *qkv;  /* [rows][(heads + 2 kv_heads) * head_dim], without v if values are keys */
     size_t qkv_stride; /* floats from a row to the next, if more follows v; 0: nothing does */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *factors; /* NULL, or r of a norm over all heads, of q and of k, [rows][2] (iv_gpu_head_factors):
                            * norms are [heads * head_dim], before the rotation */
     bool norms_behind;    /* the rotation; q_raw and k_raw are rotated */
+    bool values_are_keys; /* before the norm and the rotation */
+    bool value_norm;      /* an RMSNorm without weights of v */
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const float *query;         /* [position] or NULL: what rotated queries are multiplied by */

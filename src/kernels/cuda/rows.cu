@@ -300,7 +300,8 @@ IV_DEVICE void write_kv(const iv_gpu_rotate_args &a, const kv_rows &to, size_t r
     }
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     size_t block = IV_ATTENTION_BLOCK * d, page = (size_t)slot / IV_ATTENTION_BLOCK;
-    size_t at = (page * a.kv.heads + head) * 2 * block + (size_t)slot % IV_ATTENTION_BLOCK * d;
+    size_t at = (page * (a.kv.page_heads ? a.kv.page_heads : a.kv.heads) + head) * 2 * block +
+                (size_t)slot % IV_ATTENTION_BLOCK * d;
     char *keys = (char *)a.kv.pages + (at + lane) * element, *values = keys + block * element;
 #pragma unroll
     for (int j = 0; j < PER; j++)
@@ -315,9 +316,11 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
     __shared__ float swap[EXACT ? 1 : HEAD_WARPS][EXACT ? 1 : PER * 32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim;
     unsigned queries = (unsigned)a.heads, keys = (unsigned)a.kv.heads, heads = queries + keys;
+    unsigned values = a.values_are_keys ? 0 : keys; /* heads from a key to its values */
     unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
     size_t row = blockIdx.x;
-    const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * (a.qkv_stride ? a.qkv_stride : (heads + keys) * d);
+    const float *norm = head < queries ? a.q_norm : a.k_norm,
+                *from = a.qkv + row * (a.qkv_stride ? a.qkv_stride : (heads + values) * d);
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     char *to = (char *)a.q + (row * queries * d + lane) * element;
     char *q_raw = (char *)a.q_raw + (row * queries * d + lane) * element,
@@ -330,9 +333,12 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
     int64_t slot = kv.k ? -1 : a.slots[row];
     size_t angles = (size_t)a.positions[row] * (d / 2);
     load_head<PER, EXACT>(from + head * d, d, x);
-    if (head >= queries) load_head<PER, EXACT>(from + (head + keys) * d, d, v);
+    if (head >= queries) load_head<PER, EXACT>(from + (head + values) * d, d, v);
     load_angles<PER, EXACT>(a.cosine + angles, d, c);
     load_angles<PER, EXACT>(a.sine + angles, d, s);
+    float ones[PER];
+#pragma unroll
+    for (int j = 0; j < PER; j++) ones[j] = 1.0f;
     float of_queries = a.query ? a.query[a.positions[row]] : 1.0f;
     for (;;) {
         unsigned after = head + step;
@@ -351,6 +357,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
         } else if (norm)
             head_norm<PER>(x, w, d, a.eps);
         if (!a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
+        if (!query && a.value_norm) head_norm<PER>(v, ones, d, a.eps);
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)
@@ -360,7 +367,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
             norm = a.k_norm;
             if (norm) load_head<PER, EXACT>(norm, d, w);
         }
-        if (after >= queries) load_head<PER, EXACT>(from + (after + keys) * d, d, v);
+        if (after >= queries) load_head<PER, EXACT>(from + (after + values) * d, d, v);
         head = after;
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = next[j];

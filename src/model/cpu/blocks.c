@@ -52,12 +52,26 @@ static void scale_embedded_row(void *context, size_t row, size_t worker) {
     s->compute.kernels->scale(s->x + row * hidden, hidden, s->model->scales.embedding);
 }
 
-static iv_status embed(iv_backend *b, iv_error *err) {
-    (void)err;
-    iv_cpu_model *s = self(b);
+static void norm_embedded_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_model *s = context;
+    const iv_model *m = s->model;
+    size_t hidden = (size_t)m->config.hidden_size;
+    float *x = s->x + row * hidden;
+    s->compute.kernels->rmsnorm(x, m->embedding_norm, (float)m->config.rms_norm_eps, hidden, IV_F32, x);
+}
+
+void iv_cpu_embed(iv_cpu_model *s) {
     iv_pool_run(s->compute.pool, s->batch->tokens, embed_row, s);
     if (iv_cpu_adapts_embedding(s)) iv_cpu_adapt_embedding(s);
     if (s->model->scales.embedding != 1.0f) iv_pool_run(s->compute.pool, s->batch->tokens, scale_embedded_row, s);
+}
+
+static iv_status embed(iv_backend *b, iv_error *err) {
+    (void)err;
+    iv_cpu_model *s = self(b);
+    iv_cpu_embed(s);
+    if (s->model->embedding_norm) iv_pool_run(s->compute.pool, s->batch->tokens, norm_embedded_row, s);
     return IV_OK;
 }
 
@@ -91,7 +105,7 @@ static void add_block_row(void *context, size_t row, size_t worker) {
     const float *y = j->x + row * hidden;
     float *normed = j->s->block + row * hidden;
     if (j->weight) {
-        k->rmsnorm(y, j->weight, (float)j->s->model->config.rms_norm_eps, hidden, IV_F32, normed);
+        k->rmsnorm(y, j->weight, (float)iv_config_post_eps(&j->s->model->config), hidden, IV_F32, normed);
         y = normed;
     }
     k->add_scaled(j->s->x + row * hidden, y, j->scale, hidden);

@@ -86,7 +86,7 @@ static void begin_block(iv_cpu_learner *l, float scale, const float *weight, con
     if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, &(scaling){l, scale});
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
-    iv_learner_norm(l, y, weight, name, l->dx, l->post_dx);
+    iv_learner_post_norm(l, y, weight, name, l->dx, l->post_dx);
 }
 
 typedef struct stream_scaling {
@@ -404,8 +404,22 @@ static void scale_embedding_row(void *context, size_t row, size_t worker) {
     l->kernels->scale(l->dx + row * hidden_of(l), hidden_of(l), l->model->scales.embedding);
 }
 
+/* The rows before the norm are made again. */
+static void norm_embedding_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    size_t h = hidden_of(l);
+    float *x = l->forward->x + row * h, *dx = l->dx + row * h;
+    l->kernels->rmsnorm_backward(x, l->model->embedding_norm, (float)l->model->config.rms_norm_eps, h, dx, NULL, x);
+    memcpy(dx, x, h * sizeof *dx);
+}
+
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->embedding_norm) {
+        iv_cpu_embed(l->forward);
+        iv_pool_run(l->compute.pool, l->batch.tokens, norm_embedding_row, l);
+    }
     if (l->model->scales.embedding != 1.0f) iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }

@@ -113,4 +113,7 @@ void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */
 
+/* x: the embedding's rows, before the norm of them that some models have. */
+void iv_cpu_embed(iv_cpu_model *s);
+
 #endif

@@ -267,8 +267,9 @@ static void norm_row(void *context, size_t i, size_t worker) {
     size_t row = l->predictions[i].row;
     float *dx = l->dx + row * j->h;
     float *centered = l->centered ? l->centered + i * j->h : NULL;
-    l->factors[i] = iv_learner_norm_row(l, l->forward->x + row * j->h, l->model->final_norm, l->dnormed + i * j->h, dx,
-                                        centered, l->base.rows_max * j->h);
+    l->factors[i] =
+        iv_learner_norm_row(l, l->forward->x + row * j->h, l->model->final_norm, (float)l->model->config.rms_norm_eps,
+                            l->dnormed + i * j->h, dx, centered, l->base.rows_max * j->h);
 }
 
 static void norm_columns(void *context, size_t i, size_t first, size_t count, float *acc) {

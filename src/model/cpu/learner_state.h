@@ -191,12 +191,15 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
 
 /* norms.c: norm' of one row of the residual stream: dx += the gradient; returns the factor. centered: room for the row
  * as the gradient of the weights takes it, where norms center it, and for one more at `apart`. */
-float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
-                          float *centered, size_t apart);
+float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, float eps, const float *dy,
+                          float *dx, float *centered, size_t apart);
 
 /* The same over all rows, and the gradient of the weights; dx: to which it is added. */
 void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
                      float *dx);
+/* Of a norm behind a block. */
+void iv_learner_post_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor,
+                          const float *dy, float *dx);
 
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);

@@ -36,15 +36,15 @@ typedef struct backward_job {
     iv_cpu_learner *l;
     const float *x, *weight, *dy;
     float *dx; /* to which the gradient is added */
+    float eps;
 } backward_job;
 
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
-float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
-                          float *centered, size_t apart) {
+float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, float eps, const float *dy,
+                          float *dx, float *centered, size_t apart) {
     const iv_kernels *k = l->kernels;
     size_t h = hidden_of(l);
-    float eps = (float)l->model->config.rms_norm_eps;
     if (!l->model->config.layer_norm) return k->rmsnorm_backward(x, weight, eps, h, dy, dx, dx);
     float *gradient = centered + apart;
     k->center(x, h, centered);
@@ -61,7 +61,7 @@ static void backward_row(void *context, size_t row, size_t worker) {
     size_t h = hidden_of(l), at = row * h;
     float *centered = l->centered ? l->centered + at : NULL;
     l->factors[row] =
-        iv_learner_norm_row(l, j->x + at, j->weight, j->dy + at, j->dx + at, centered, l->base.rows_max * h);
+        iv_learner_norm_row(l, j->x + at, j->weight, j->eps, j->dy + at, j->dx + at, centered, l->base.rows_max * h);
 }
 
 static void weight_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
@@ -70,12 +70,21 @@ static void weight_columns(void *context, size_t row, size_t first, size_t count
     j->l->kernels->norm_weight_backward(j->dy + at, j->x + at, j->l->factors[row], count, acc);
 }
 
-void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
-                     float *dx) {
-    backward_job j = {l, x, weight, dy, dx};
+static void norm_backward(backward_job j, const iv_tensor *tensor) {
+    iv_cpu_learner *l = j.l;
     iv_pool_run(l->compute.pool, l->batch.tokens, backward_row, &j);
     if (l->model->config.layer_norm) j.x = l->centered;
     if (l->model->rank > 0) return;
     iv_learner_sum_columns(
         l, &(iv_axis_columns){&l->axis, &l->step->sums, tensor->offset, hidden_of(l), weight_columns, &j});
+}
+
+void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
+                     float *dx) {
+    norm_backward((backward_job){l, x, weight, dy, dx, (float)l->model->config.rms_norm_eps}, tensor);
+}
+
+void iv_learner_post_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor,
+                          const float *dy, float *dx) {
+    norm_backward((backward_job){l, x, weight, dy, dx, (float)iv_config_post_eps(&l->model->config)}, tensor);
 }

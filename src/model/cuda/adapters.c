@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a site's parts are kept: experts of a layer share a site, with a table each. */
-static size_t shared_site(const iv_model *m, size_t site, size_t *table) {
-    size_t each = iv_sites_of_layer(m), layer = site / each, in_layer = site % each;
-    *table = 0;
-    if (site >= iv_site_head(m) || in_layer < IV_SITE_UP || m->layers[layer].config->mlp != IV_MLP_EXPERTS) return site;
-    *table = (in_layer - IV_SITE_UP) / 2 - m->tp.shard[m->rank].expert_first;
-    return layer * each + IV_SITE_UP + (in_layer - IV_SITE_UP) % 2;
-}
-
 /* ---- an adapter to a GPU -------------------------------------------------------------------------------------------
  */
 
@@ -68,7 +59,7 @@ static void add_part(uploading *u, const gpu_adapter_part *part) {
 static iv_status add_module(uploading *u, size_t site, const iv_adapted *a, size_t first) {
     gpu_adapter_part part = {.part = {.scale = a->scale, .rank = (int32_t)a->rank, .first = (int32_t)first}};
     const void *nodes[IV_RANK_NODES_MAX] = {0};
-    part.site = shared_site(u->r->m, site, &part.table);
+    part.site = iv_gpu_shared_site(u->r->m, site, &part.table);
     if (a->rows) IV_TRY(pack_rows(u, a, &nodes[0]));
     for (size_t i = 0; !a->rows && i < IV_RANK_NODES_MAX && a->a[i].data; i++) IV_TRY(pack(u, &a->a[i], &nodes[i]));
     for (size_t i = 0; i < a->out_count; i++) {
@@ -126,87 +117,6 @@ static iv_status upload(const gpu_rank *r, gpu_adapter *to, iv_adapted *const *a
 /* ---- tables --------------------------------------------------------------------------------------------------------
  */
 
-static bool overlap(const iv_gpu_adapter_piece *a, const iv_gpu_adapter_piece *b) {
-    return a->first < b->first + b->n && b->first < a->first + a->n;
-}
-
-/* The index of a piece of a site, which it gets if it is new; SIZE_MAX: another one has some of its outputs. */
-static size_t place_piece(gpu_site *s, const iv_gpu_adapter_piece *piece) {
-    size_t at = 0;
-    for (size_t i = 0; i < s->pieces; i++) {
-        if (s->piece[i].first == piece->first && s->piece[i].n == piece->n) return i;
-        if (overlap(&s->piece[i], piece)) return SIZE_MAX;
-        at += s->piece[i].first < piece->first;
-    }
-    if (s->pieces == IV_GPU_PIECES_MAX) return SIZE_MAX;
-    memmove(&s->piece[at + 1], &s->piece[at], (s->pieces - at) * sizeof *s->piece);
-    s->piece[at] = *piece, s->pieces++;
-    return at;
-}
-
-/* Interleaved gates and ups always have both pieces, so that one launch can end with their activation. */
-static void pair_up(const iv_model *m, size_t index, gpu_site *s) {
-    size_t each = iv_sites_of_layer(m), kind = index % each;
-    const iv_layer *l = &m->layers[index / each];
-    if (index >= iv_site_head(m) || (kind != IV_SITE_UP && kind != IV_SITE_SHARED_UP)) return;
-    bool experts = l->config->mlp == IV_MLP_EXPERTS;
-    const iv_matrix *w = kind == IV_SITE_SHARED_UP
-                             ? &l->shared.gate_up
-                             : &l->experts[experts ? m->tp.shard[m->rank].expert_first : 0].gate_up;
-    uint32_t half = (uint32_t)w->n / 2;
-    const iv_gpu_adapter_piece gate = {0, half}, up = {half, half};
-    if (w->paired) place_piece(s, &gate), place_piece(s, &up);
-}
-
-static iv_status place_parts(const gpu_rank *r, const gpu_adapter *a, gpu_site *site, iv_error *err) {
-    const iv_model *m = r->m;
-    for (size_t i = 0; i < a->count; i++) {
-        const gpu_adapter_part *p = &a->parts[i];
-        gpu_site *s = &site[p->site];
-        size_t rank = iv_padded_k((size_t)p->part.rank);
-        if (!s->pieces) pair_up(m, p->site, s);
-        if (place_piece(s, &p->piece) == SIZE_MAX)
-            return iv_fail(err, IV_UNSUPPORTED,
-                           "adapter: wanted modules that do not share outputs of the model's layers, found two of "
-                           "layer %zu with some in common (device cpu takes them)",
-                           p->site / iv_sites_of_layer(m));
-        s->rank_max = iv_size_max(s->rank_max, rank);
-        s->t_width = iv_size_max(s->t_width, (size_t)p->part.first + rank);
-        s->tables = iv_size_max(s->tables, p->table + 1);
-    }
-    return IV_OK;
-}
-
-/* All sites of what is loaded, and the number of their parts. */
-static iv_status make_sites(const gpu_rank *r, gpu_adapters *a, gpu_site *site, size_t *slots, size_t *parts,
-                            iv_error *err) {
-    size_t used = 0;
-    for (size_t i = 0; i < a->capacity; i++) {
-        if (!a->loaded[i].data) continue;
-        used = i + 1;
-        IV_TRY(place_parts(r, &a->loaded[i], site, err));
-    }
-    *parts = 0, *slots = 8;
-    while (*slots < used + 1) *slots *= 2;
-    for (size_t i = 0; i < a->site_count; i++) {
-        site[i].at = *parts;
-        bool routed = i < iv_site_head(r->m) && i % iv_sites_of_layer(r->m) >= IV_SITE_UP &&
-                      r->m->layers[i / iv_sites_of_layer(r->m)].config->mlp == IV_MLP_EXPERTS;
-        if (routed && site[i].pieces) site[i].tables = r->m->tp.shard[r->m->rank].experts;
-        *parts += site[i].tables * *slots * site[i].pieces;
-    }
-    return IV_OK;
-}
-
-static void fill_tables(const gpu_adapters *a, gpu_site *site, size_t slots, iv_gpu_adapted_part *out) {
-    for (size_t i = 0; i < a->capacity; i++)
-        for (size_t k = 0; k < a->loaded[i].count; k++) {
-            const gpu_adapter_part *p = &a->loaded[i].parts[k];
-            gpu_site *s = &site[p->site];
-            out[s->at + (p->table * slots + i + 1) * s->pieces + place_piece(s, &p->piece)] = p->part;
-        }
-}
-
 static iv_status room_for(gpu_rank *r, size_t parts, iv_error *err) {
     gpu_adapters *a = r->f.adapters;
     iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
@@ -227,14 +137,14 @@ static iv_status write_tables(gpu_rank *r, iv_error *err) {
     size_t slots = 0, parts = 0, bytes = a->site_count * sizeof *a->site;
     gpu_site *site = calloc(a->site_count, sizeof *site);
     iv_gpu_adapted_part *table = NULL;
-    iv_status status = site ? make_sites(r, a, site, &slots, &parts, err)
+    iv_status status = site ? iv_gpu_make_sites(r->m, a, site, &slots, &parts, err)
                             : iv_fail(err, IV_NO_MEMORY, "adapter: no memory for its tables");
     if (status == IV_OK) status = room_for(r, parts, err);
     if (status == IV_OK && !(table = calloc(parts + 1, sizeof *table)))
         status = iv_fail(err, IV_NO_MEMORY, "adapter: no memory for its tables");
     if (status == IV_OK) {
         size_t length = parts * sizeof *table;
-        fill_tables(a, site, slots, table);
+        iv_gpu_fill_parts(a, site, slots, table);
         if (length) status = memspace->write(memspace, a->parts, length, table, length, length, 1, err);
     }
     if (status == IV_OK) {

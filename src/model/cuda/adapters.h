@@ -41,6 +41,15 @@ typedef struct gpu_adapters {
     size_t rank_max;     /* of any adapter, padded */
 } gpu_adapters;
 
+/* ---- adapter_sites.c */
+/* Where a site's parts are kept: experts of a layer share a site, with a table each. */
+size_t iv_gpu_shared_site(const iv_model *m, size_t site, size_t *table);
+/* All sites of what is loaded, and the number of their parts. site: [site_count], zeros. */
+iv_status iv_gpu_make_sites(const iv_model *m, const gpu_adapters *a, gpu_site *site, size_t *slots, size_t *parts,
+                            iv_error *err);
+void iv_gpu_fill_parts(const gpu_adapters *a, gpu_site *site, size_t slots, iv_gpu_adapted_part *out);
+
+/* ---- products.c */
 /* The product's, if the step has rows of adapters and any adapter has it; else NULL. */
 const gpu_site *iv_gpu_site(const gpu_pass *p, size_t site);
 
@@ -54,6 +63,10 @@ iv_status iv_gpu_adapted_gate_up(const gpu_pass *p, const gpu_site *s, const iv_
                                  iv_gpu_row_scales scales, const iv_gpu_expert_bias_args *bias, iv_error *err);
 /* iv_gpu_row_parallel with the terms of `s`. */
 iv_status iv_gpu_adapted_row_parallel(const gpu_pass *p, const gpu_site *s, const gpu_row_parallel *l, iv_error *err);
+/* As iv_gpu_node_at, of the sums of A x. */
+float *iv_gpu_adapter_node_at(const gpu_forward *f, bool second, size_t node, size_t n);
+/* t of a row-parallel layer, of which cuts, x, x_stride, x_first and second are read. */
+iv_status iv_gpu_adapted_t(const gpu_pass *p, const gpu_site *s, const gpu_row_parallel *l, iv_error *err);
 /* The embedding's rows with their terms. */
 iv_status iv_gpu_adapted_embed(const gpu_pass *p, const gpu_site *s, iv_error *err);
 

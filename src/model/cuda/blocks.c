@@ -13,9 +13,12 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     iv_gpu_matrix w = iv_gpu_matrix_of(&f->embedding);
     const gpu_site *adapted = iv_gpu_site(p, iv_site_embedding(p->m));
     IV_TRY(iv_gpu_launched(f, cudaMemsetAsync(f->bad, 0xff, sizeof *f->bad, f->stream), "clearing", err));
-    if (adapted) return iv_gpu_adapted_embed(p, adapted, err);
-    return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream),
-                           "embedding", err);
+    int code = adapted ? 0 : iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream);
+    if (adapted) IV_TRY(iv_gpu_adapted_embed(p, adapted, err));
+    if (!code && f->embedding_norm)
+        code = iv_gpu_rmsnorm(f->x, p->hidden, NULL, f->embedding_norm, (float)p->m->config.rms_norm_eps, p->rows,
+                              IV_F32, f->x, p->hidden, f->stream);
+    return iv_gpu_launched(f, code, "embedding", err);
 }
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
@@ -52,13 +55,21 @@ static float *slot_after_attention(const gpu_pass *p, size_t layer) {
     return iv_gpu_keeps_mlp(p->f) ? p->f->now->x_mlp : slot_after(p, layer);
 }
 
+/* Of the residual stream at the layer's end; families that have one have a norm behind the MLP. */
+static float scalar_of(const gpu_pass *p, size_t layer) {
+    const float *scalar = p->m->layers[layer].scalar;
+    return scalar ? *scalar : 1.0f;
+}
+
 static size_t site_of(const gpu_pass *p, size_t layer, iv_site_kind kind) {
     return iv_site(p->m, &p->m->layers[layer], kind, 0);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
-static const iv_tp_shard *shard_of(const gpu_pass *p) { return &p->m->tp.shard[p->m->rank]; }
+static const iv_tp_shard *shard_of(const gpu_pass *p, size_t layer) {
+    return iv_tp_shard_of(&p->m->tp, p->m->rank, p->m->layers[layer].config->wide);
+}
 
 static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_pass *all = self(b);
@@ -80,22 +91,24 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     gpu_forward *f = p->f;
     const layer_vectors *v = &f->layers[layer];
     bool keeps = iv_gpu_keeps_attention(f);
-    if (!shard_of(p)->heads) return IV_OK;
+    if (!shard_of(p, layer)->heads) return IV_OK;
     if (p->m->config.kv_rank) return iv_gpu_latent_inputs(p, layer, err);
     if (p->m->config.qk_norm_whole) {
         int code =
-            iv_gpu_head_factors(f->wide, p->rows, shard_of(p)->heads, shard_of(p)->kv_heads,
+            iv_gpu_head_factors(f->wide, p->rows, shard_of(p, layer)->heads, shard_of(p, layer)->kv_heads,
                                 (size_t)p->m->config.head_dim, (float)p->m->config.rms_norm_eps, f->factors, f->stream);
         IV_TRY(iv_gpu_launched(f, code, "norm over all heads", err));
     }
     iv_gpu_rotate_args rotate = {.qkv = f->wide,
                                  .qkv_stride = p->m->layers[layer].qkv.n,
                                  .rows = p->rows,
-                                 .heads = shard_of(p)->heads,
+                                 .heads = shard_of(p, layer)->heads,
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
                                  .factors = p->m->config.qk_norm_whole ? f->factors : NULL,
                                  .norms_behind = p->m->config.qk_norm_behind,
+                                 .values_are_keys = p->m->layers[layer].config->values_are_keys,
+                                 .value_norm = p->m->config.value_norm,
                                  .eps = (float)p->m->config.rms_norm_eps,
                                  .cosine = v->cosine,
                                  .sine = v->sine,
@@ -115,7 +128,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_pass *p = self(b);
     gpu_forward *f = p->f;
     int64_t window = p->m->layers[layer].config->window;
-    if (!shard_of(p)->heads) return IV_OK;
+    if (!shard_of(p, layer)->heads) return IV_OK;
     iv_gpu_attention_args a = {
         .shape = iv_gpu_shape_of(p->m, f->arithmetic, window),
         .kv = iv_gpu_kv_of(p, layer),
@@ -135,7 +148,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     };
     if (p->m->config.kv_rank) return iv_gpu_latent_attend(p, layer, &a, err);
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
-    size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim, row = p->m->layers[layer].qkv.n;
+    size_t q = a.shape.heads * a.shape.head_dim, row = p->m->layers[layer].qkv.n;
     if (p->m->layers[layer].config->attention_gate) {
         const float *gate = f->wide + row - q;
         int code = f->now->raw ? iv_gpu_attention_gate_tape(gate, row, p->rows, q, p->m->gemm_type, a.out, f->now->raw,
@@ -153,7 +166,8 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     size_t first, n;
     bool attends = all->m->layers[layer].config->mixer == IV_MIXER_ATTENTION;
     iv_tp_mixer_columns(&all->m->tp, &all->m->config, all->m->rank, layer, &first, &n);
-    gpu_row_parallel out = {.cuts = attends ? &all->m->tp.out : &all->m->tp.mixer_out,
+    gpu_row_parallel out = {.cuts = attends ? iv_tp_out(&all->m->tp, all->m->layers[layer].config->wide)
+                                            : &all->m->tp.mixer_out,
                             .nodes = all->m->layers[layer].out,
                             .bias = f->layers[layer].out_bias,
                             .x = f->now->attended,
@@ -205,6 +219,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                              .to = slot_after(all, layer),
                              .post_norm = f->layers[layer].mlp_post_norm,
                              .y = block_y(all, IV_NORM_MLP),
+                             .after = scalar_of(all, layer),
                              .second = true};
     for (size_t i = 0; i < all->microsteps; i++) {
         gpu_pass p = iv_gpu_microstep(all, i);
@@ -233,7 +248,7 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     if (p->m->config.shared_intermediate_size) IV_TRY(iv_gpu_shared_expert(p, layer, err));
     if (ends) return IV_OK;
     f->x = buffered ? x : f->x;
-    if (buffered) IV_TRY(iv_gpu_add_block(p, y, post_norm, to, err));
+    if (buffered) IV_TRY(iv_gpu_add_block(p, y, post_norm, scalar_of(p, layer), to, err));
     IV_TRY(norm(b, next, err));
     return pace(p, layer, err);
 }

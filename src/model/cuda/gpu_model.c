@@ -13,9 +13,6 @@
 
 static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->expert_norms) return "norms of experts";
-    if (c->value_norm) return "norm of values";
-    if (c->layer_scalars) return "scalars of layers";
-    if (iv_config_has_wide(c)) return "heads of two sizes";
     if (iv_config_mixers(c, IV_MIXER_SCAN)) return "selective scans (Mamba-2)";
     if (iv_config_mixers(c, IV_MIXER_NONE) || iv_config_has_mlp(c, IV_MLP_NONE)) return "layers of one block";
     return NULL;
@@ -47,9 +44,11 @@ static bool size_inputs(iv_gpu_model *g) {
         return false;
     for (size_t r = 0; r < g->ranks; r++) {
         const iv_model *m = g->rank[r].m;
-        iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
-        if (!shape.heads) continue;
-        plan = iv_size_max(plan, iv_gpu_plan_bytes_of(m, &shape, g->o.tokens_max, g->o.spans_max));
+        for (int i = 0; i < 2; i++) {
+            iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, i ? g->window : 0);
+            if (!shape.heads) continue;
+            plan = iv_size_max(plan, iv_gpu_plan_bytes_of(m, &shape, g->o.tokens_max, g->o.spans_max));
+        }
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
     g->inputs_capacity =
@@ -61,8 +60,9 @@ static bool size_inputs(iv_gpu_model *g) {
 
 /* Of adapters of the largest rank, of attention and of MLPs without experts. */
 static size_t adapter_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o) {
-    size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->heads * c->head_dim), elements = 0, bytes;
+    size_t hidden = (size_t)c->hidden_size, elements = 0, bytes;
     for (int64_t i = 0; i < c->layers; i++) {
+        size_t heads = (size_t)(c->heads * iv_config_head_dim(c, i));
         size_t wide =
             c->layer[i].mlp == IV_MLP_EXPERTS ? (size_t)c->shared_intermediate_size : (size_t)c->intermediate_size;
         elements += 7 * hidden + 4 * heads + 3 * wide; /* q, k, v and out; gate, up and down */
@@ -83,12 +83,14 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
         return 0; /* opening will report the error */
     if (iv_kv_layouts_make(&m, &unused) != IV_OK || iv_state_layouts_make(&m, &unused) != IV_OK) return 0;
     m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.mixer_out = cut.mixer_out, m.tp.down = cut.down;
+    m.tp.wide_out = cut.wide_out;
     m.tp.shared = cut.shared; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
     if (!iv_size_add(bytes, adapter_bytes(c, type, o), &bytes)) return SIZE_MAX;
-    size_t rope = o->positions_max * (size_t)c->head_dim * sizeof(float);
+    size_t rope = 0;
+    for (int i = 0; i < c->rope_count; i++) rope += o->positions_max * (size_t)iv_config_rope_dim(c, i) * sizeof(float);
     return iv_size_add(bytes, rope + (512u << 20), &tables) ? tables : SIZE_MAX; /* graphs, the context, vectors */
 }
 
@@ -148,12 +150,13 @@ static void gather_delta(const iv_model *m, const iv_layer *l, gathering *v, lay
 
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
-    size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
-           pairs = m->rope_positions * (m->config.kv_rank ? (size_t)m->config.rope_dim : dim) / 2;
+    size_t hidden = (size_t)m->config.hidden_size;
     r->final_norm = gather(v, m->final_norm, hidden);
+    r->f.embedding_norm = gather(v, m->embedding_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
     const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
     for (int i = 0; i < m->config.rope_count; i++) {
+        size_t pairs = m->rope_positions * (size_t)iv_config_rope_dim(&m->config, i) / 2;
         cosine[i] = gather(v, first->ropes[i].cosine, pairs), sine[i] = gather(v, first->ropes[i].sine, pairs);
         query[i] = gather(v, first->ropes[i].query, m->rope_positions);
     }
@@ -169,6 +172,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
         to->query = query[l->config->rope];
         const iv_tp_shard *s = &m->tp.shard[m->rank];
+        size_t dim = (size_t)iv_config_head_dim(&m->config, (int64_t)i);
         bool whole = m->config.qk_norm_whole;
         to->q_norm = gather(v, l->q_norm, whole ? s->heads * dim : dim);
         to->k_norm = gather(v, l->k_norm, whole ? s->kv_heads * dim : dim);

@@ -160,12 +160,11 @@ static void write_adapters(iv_gpu_model *g, const iv_batch *b, const gpu_step *s
 
 /* All ranks use one plan, although they may have different numbers of KV heads: the plan of the rank with the fewest,
  * because a worker continues to the last head of a tile. Another plan would address heads that a rank does not have. */
-static const iv_model *planned_for(const iv_gpu_model *g) {
-    const iv_model *fewest = g->rank[0].m;
+static iv_gpu_attention_shape planned_shape(const iv_gpu_model *g, int64_t window) {
+    iv_gpu_attention_shape fewest = iv_gpu_shape_of(g->rank[0].m, g->o.arithmetic, window);
     for (size_t r = 1; r < g->ranks; r++) {
-        const iv_model *m = g->rank[r].m;
-        size_t heads = m->tp.shard[m->rank].kv_heads;
-        if (heads && heads < fewest->tp.shard[fewest->rank].kv_heads) fewest = m;
+        iv_gpu_attention_shape s = iv_gpu_shape_of(g->rank[r].m, g->o.arithmetic, window);
+        if (s.kv_heads && s.kv_heads < fewest.kv_heads) fewest = s;
     }
     return fewest;
 }
@@ -180,17 +179,17 @@ static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const i
 
 /* The plan of layers without a window, then that of layers with one. */
 static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv_error *err) {
-    const iv_model *m = planned_for(g);
+    const iv_model *m = g->rank[0].m; /* latent attention has one KV head on every rank */
+    iv_gpu_attention_shape shape = planned_shape(g, 0);
     s->input_bytes = s->at.plan;
-    if (!m->tp.shard[m->rank].kv_heads) return IV_OK; /* a process without heads */
-    iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
+    if (!shape.kv_heads) return IV_OK; /* a process without heads */
     size_t capacity = g->inputs_capacity - s->at.plan, used;
     if (g->window) capacity /= 2;
     used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
     s->input_bytes = s->at.plan + used;
     if (used && g->window) {
         s->at.window_plan = s->at.plan + first_plan_bytes(g, s, &shape, used);
-        capacity = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
+        capacity = g->inputs_capacity - s->at.window_plan, shape = planned_shape(g, g->window);
         used = iv_gpu_plan_of(m, &shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
         s->input_bytes = s->at.window_plan + used;
     }

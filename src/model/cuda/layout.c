@@ -66,7 +66,14 @@ static void row_widths(const iv_model *m, size_t *q, size_t *wide, size_t *atten
     const iv_model_config *c = &m->config;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
     size_t dim = (size_t)c->head_dim, heads = shard->heads, latent = (size_t)(c->kv_rank + c->rope_dim);
-    *q = *attended = heads * dim, *wide = (gates_attention(c) ? 2 : 1) * heads * dim + 2 * shard->kv_heads * dim;
+    *q = heads * dim, *wide = (gates_attention(c) ? 2 : 1) * heads * dim + 2 * shard->kv_heads * dim;
+    if (c->wide_head_dim) {
+        const iv_tp_shard *other = iv_tp_shard_of(&m->tp, m->rank, true);
+        size_t of_wide = other->heads * (size_t)c->wide_head_dim;
+        *q = iv_size_max(*q, of_wide);
+        *wide = iv_size_max(*wide, of_wide + 2 * other->kv_heads * (size_t)c->wide_head_dim);
+    }
+    *attended = *q;
     if (!c->kv_rank) return;
     *q = heads * latent, *attended = heads * (size_t)c->value_dim;
     *wide = iv_size_max(heads * dim, (size_t)c->q_rank) + latent;
@@ -104,8 +111,10 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
     nodes = iv_size_max(nodes, m->tp.shared.of[m->rank].nodes);
     nodes = iv_size_max(nodes, m->tp.mixer_out.of[m->rank].nodes);
+    nodes = iv_size_max(nodes, m->tp.wide_out.of[m->rank].nodes);
     r->f.nodes_max = iv_size_max(nodes, 1); /* NCCL's sum needs one on a rank without nodes, too */
-    iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0),
+                           window = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * k);
     if (g->o.adapters) widest = iv_size_max(widest, hidden); /* y of row-parallel layers */
@@ -141,7 +150,8 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     carve_adapters(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
-    r->f.attention_scratch = iv_carve(&v, iv_gpu_attention_scratch(&shape), shard->heads ? 1 : 0);
+    r->f.attention_scratch = iv_carve(
+        &v, iv_size_max(iv_gpu_attention_scratch(&shape), iv_gpu_attention_scratch(&window)), shard->heads ? 1 : 0);
     r->sample_scratch = iv_carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
     r->sampled = iv_carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
     r->top_logprobs = iv_carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);

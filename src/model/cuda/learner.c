@@ -1,6 +1,6 @@
 /* learner.c: a learner on a GPU: opening, closing, and its passes. */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 #include "model/decoder.h"
 #include "model/gpu_model.h"
 
@@ -82,7 +82,8 @@ static gpu_pass pass_of(gpu_learner *l) {
                              .row_spans = l->on.row_spans,
                              .state_count = l->n.sequences,
                              .padding = l->on.padding,
-                             .padding_count = l->n.padding},
+                             .padding_count = l->n.padding,
+                             .adapters = {.plain = l->learned ? l->n.rows : 0}},
                       .rows = l->n.rows,
                       .hidden = l->h,
                       .stride = l->h_stride,
@@ -98,6 +99,7 @@ static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from,
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
     IV_TRY(iv_gpu_learner_write_vectors(l, err));
+    IV_TRY(iv_gpu_learned_pack(l, err));
     if (l->f.ranks == 1 || (from > 0 && l->has_copies)) return IV_OK;
     return iv_gpu_learner_copy_shared(l, err);
 }
@@ -114,7 +116,7 @@ static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t l
     }
     IV_TRY(iv_gpu_use(l->f.gpu, err));
     IV_TRY(iv_gpu_learner_reserve_pages(l, most, err));
-    return l->f.rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
+    return l->f.rank == 0 && !l->learned ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
 }
 
 /* A barrier of the ranks: none runs before all have allocated. */
@@ -145,7 +147,8 @@ static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
 
 static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     IV_TRY(begin(l, step, from, to, err));
-    return iv_gpu_learner_axes(l, err);
+    IV_TRY(iv_gpu_learner_axes(l, err));
+    return iv_gpu_learned_axes(l, err);
 }
 
 /* Rank 0's caller weighs the log-probabilities; the others wait for it. */
@@ -180,6 +183,7 @@ static void close_learner(iv_learner *base) {
         cudaStreamSynchronize(l->f.stream), cudaStreamDestroy(l->f.stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
+    iv_gpu_learned_close(l);
     if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
@@ -197,13 +201,39 @@ static void close_learner(iv_learner *base) {
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
     return l->data_bytes - l->base.borrowed_bytes + l->table_bytes + l->lookup_bytes +
-           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
+           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists +
+           iv_gpu_learned_bytes(l);
+}
+
+/* A matrix of codes cannot be transposed, nor one of another type than the products see. */
+static iv_status check_matrix(const iv_model *m, const iv_tensor *t, const iv_matrix *w, iv_error *err) {
+    if (!iv_weight_is_plain(w->format))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: training on device cuda: wanted an engine with weights expanded as the base, found them "
+                       "packed",
+                       t->info.name);
+    if (w->type == m->gemm_type) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "%s: training on device cuda: wanted an engine that holds weights in %s as the base (dtype %s), "
+                   "found %s",
+                   t->info.name, iv_dtype_name(m->gemm_type), iv_dtype_name(w->type), iv_dtype_name(w->type));
+}
+
+static iv_status check_matrices(const iv_model *m, iv_error *err) {
+    for (size_t i = 0; i < m->tensor_count; i++)
+        for (const iv_tensor_slice *s = m->tensors[i].slices; s; s = s->next)
+            if (s->matrix) IV_TRY(check_matrix(m, &m->tensors[i], s->matrix, err));
+    return IV_OK;
 }
 
 /* What learners do on a CPU alone. */
 static iv_status check_kinds(const iv_model *m, iv_error *err) {
     const iv_model_config *c = &m->config;
     const char *missing = c->qk_norm_whole          ? "the gradient of a norm over all heads"
+                          : c->value_norm           ? "the gradient of a norm of values"
+                          : iv_config_has_wide(c)   ? "heads of two sizes"
+                          : c->layer_scalars        ? "scalars of layers"
+                          : c->qk_norm_plain        ? "the gradients of norms without weights"
                           : c->router_scales_inputs ? "the gradient of a router that scales inputs"
                           : c->layer_norm           ? "the gradient of LayerNorm"
                           : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "the gradients of xIELU's numbers"
@@ -213,10 +243,22 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
                    c->model_type, missing);
 }
 
+static iv_status check_learned(const iv_model_config *c, iv_error *err) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "model_type %s: an adapter that learns on device cuda takes no layers with a state nor gates "
+                           "of attention's output yet (device cpu does)",
+                           c->model_type);
+    return IV_OK;
+}
+
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
     IV_TRY(iv_config_check_no_latent(&m->config, "training on device cuda", err));
     IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_kinds(m, err));
+    if (o->learned) IV_TRY(check_learned(&m->config, err));
+    if (o->learned) IV_TRY(check_matrices(o->tensor_owner, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
     if (o->numerics != IV_INVAR)
@@ -340,6 +382,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     if (status == IV_OK) status = open_tables(l, offsets, err);
     free(offsets);
     IV_TRY(status);
+    if (o->learned) IV_TRY(iv_gpu_learned_open(l, o->learned, o->shape, o->place, o->masters, err));
     IV_TRY(open_host(l, err));
     return open_data(l, o, err);
 }

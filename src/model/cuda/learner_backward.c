@@ -1,6 +1,6 @@
 /* learner_backward.c: the backward ops of a layer on a GPU, in the decoder's reverse order. */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 #include "model/decoder.h"
 
 /* dx += the gradient through the norm of x. */
@@ -31,7 +31,7 @@ static iv_status norm_gradient(gpu_learner *l, const iv_tensor *weight, const fl
                                     .offset = weight->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &sums, err);
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -100,20 +100,42 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 /* ---- attention ------------------------------------------------------------------------------------------------------
  */
 
+/* dy = R(the gradient of the layer's input x). */
+static iv_status out_gradient(gpu_learner *l, size_t layer, const void *x, size_t x_stride, iv_error *err) {
+    const output_concat *concat = &l->concats[layer].out;
+    const learned_site *site = iv_gpu_learned_site(l, layer, IV_SITE_OUT, 0);
+    gpu_row_parallel cut = {
+        .cuts = &l->m->tp.out, .x = l->f.now->attended, .x_stride = l->q, .x_first = l->m->tp.out.of[l->f.rank].first};
+    const learned_backward b = {.site = site,
+                                .concat = concat,
+                                .axis = &l->axis,
+                                .row = l->on.axis_rows,
+                                .rows = l->n.rows,
+                                .dy = l->dx_rounded,
+                                .x = x,
+                                .x_stride = x_stride,
+                                .cut_inputs = &cut,
+                                .dx = l->dattended,
+                                .rounded = l->dy};
+    const iv_layer_config *c = l->m->layers[layer].config;
+    bool plain = c->mixer == IV_MIXER_ATTENTION && !c->attention_gate;
+    IV_ASSERT(!site || plain);
+    if (!site && plain)
+        return iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err);
+    IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dx_rounded, l->dattended, err));
+    return site ? iv_gpu_learned_backward(l, &b, err) : IV_OK;
+}
+
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].out;
-    const iv_layer_config *c = l->m->layers[layer].config;
     const void *x = l->f.now->attended;
     size_t stride = concat->k;
     IV_TRY(begin_block(l, t->attention_post_norm, IV_NORM_ATTENTION, err));
     IV_TRY(iv_gpu_inputs_at(&l->pass, 0, concat->k, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dx_rounded, x, stride, err));
-    if (c->mixer != IV_MIXER_ATTENTION || c->attention_gate)
-        IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dx_rounded, l->dattended, err));
-    else
-        IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
+    IV_TRY(out_gradient(l, layer, x, stride, err));
     return t->out_bias && l->f.rank == 0
                ? iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->out_bias->offset, err)
                : IV_OK;
@@ -209,7 +231,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .later_offset = t->k_norm->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &sums, err);
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -227,7 +249,18 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     }
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err));
+    const learned_backward adapter = {.site = iv_gpu_learned_site(l, layer, IV_SITE_QKV, 0),
+                                      .concat = concat,
+                                      .axis = &l->axis,
+                                      .row = l->on.axis_rows,
+                                      .rows = l->n.rows,
+                                      .dy = l->dy,
+                                      .x = l->f.normed,
+                                      .x_stride = l->h_stride,
+                                      .cut_outputs = true,
+                                      .dx = l->dnormed};
+    return iv_gpu_learned_backward(l, &adapter, err);
 }
 
 /* ---- the ends of the pass -------------------------------------------------------------------------------------------
@@ -255,6 +288,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->tensor_owner->embedding_tensor);
+    if (l->learned) return IV_OK;
     if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
     iv_gpu_learner_begin_bucket(l, bucket);
     if (l->m->scales.embedding != 1.0f) IV_TRY(scale_dx(l, l->m->scales.embedding, l->dx, err));

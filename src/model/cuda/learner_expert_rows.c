@@ -1,7 +1,7 @@
 /* learner_expert_rows.c: the rows of experts in a learner's pass, listed by the host from the ids of the forward pass.
  * The experts of a rank are divided into chunks, whose rows fit the buffers of the backward pass (learner_memory.c). */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,8 @@ static bool joins(const listing *w, size_t first, size_t e, size_t rows) {
     const gpu_learner *l = w->l;
     const layer_concats *r = &l->concats[w->layer];
     return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->transposed_experts &&
-           r->up[e].offsets == r->up[first].offsets && r->down[e].offsets == r->down[first].offsets;
+           r->up[e].offsets == r->up[first].offsets && r->down[e].offsets == r->down[first].offsets &&
+           iv_gpu_learned_alike(l, w->layer, e, first);
 }
 
 /* An expert's ranges in a table of the chunk: they are those of every axis of the pass, with its own tokens. */

@@ -1,7 +1,7 @@
 /* learner_experts_backward.c: the backward pass of a mixture of experts in a learner on a GPU. A chunk of experts is
  * computed at once: its rows are gathered, by expert, and each gradient of its matrices is one launch. Then the router,
  * through the weights that it gave. */
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 
 typedef struct expert_job {
     const gpu_expert_chunk *chunk;
@@ -12,6 +12,7 @@ typedef struct expert_job {
     const int32_t *slots, *tokens, *entries, *places, *ids; /* ids: by slot, of the layer */
     iv_token_axis axis;
     iv_gpu_gradient_groups groups; /* without bases */
+    size_t layer;
 } expert_job;
 
 /* ---- gradients of all matrices of one kind ----------------------------------------------------------------------- */
@@ -34,19 +35,47 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const out
                                      .sums = l->sums,
                                      .scratch = l->gradient_scratch,
                                      .sms = l->f.sms};
+    if (l->learned) return IV_OK;
     return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of experts' weights", err);
+}
+
+static iv_gpu_groups groups_of(const gpu_learner *l, const expert_job *j) {
+    const gpu_expert_chunk *c = j->chunk;
+    return (iv_gpu_groups){.experts = c->count,
+                           .count = c->count,
+                           .offsets = l->lists + c->offsets,
+                           .slots = j->slots,
+                           .experts_per_token = 1,
+                           .packed = true};
+}
+
+/* Of the adapter's modules. x NULL: no gradients of A and B; dx NULL: none of the input. */
+static iv_status adapter_gradients(gpu_learner *l, const expert_job *j, bool down, const void *x, size_t x_stride,
+                                   float *dx, iv_error *err) {
+    const gpu_expert_chunk *c = j->chunk;
+    iv_gpu_groups groups = groups_of(l, j);
+    const learned_backward b = {.site = iv_gpu_learned_site(l, j->layer, down ? IV_SITE_DOWN : IV_SITE_UP, c->expert),
+                                .concat = down ? &j->concats->down[c->expert] : &j->concats->up[c->expert],
+                                .axis = &j->axis,
+                                .row = j->slots,
+                                .rows = c->rows,
+                                .dy = l->dy,
+                                .x = x,
+                                .x_stride = x_stride,
+                                .dx = dx,
+                                .groups = &groups,
+                                .sums = &j->groups,
+                                .layer = j->layer,
+                                .expert = c->expert,
+                                .down = down};
+    return iv_gpu_learned_backward(l, &b, err);
 }
 
 /* dx [rows][concat->k], in the order of the chunk's rows. */
 static iv_status input_gradients(gpu_learner *l, const expert_job *j, const output_concat *concat, size_t bases,
                                  float *dx, iv_error *err) {
     const gpu_expert_chunk *c = j->chunk;
-    iv_gpu_groups groups = {.experts = c->count,
-                            .count = c->count,
-                            .offsets = l->lists + c->offsets,
-                            .slots = j->slots,
-                            .experts_per_token = 1,
-                            .packed = true};
+    iv_gpu_groups groups = groups_of(l, j);
     iv_matrix transposed;
     IV_TRY(iv_gpu_learner_transpose(l, concat, l->offsets + bases + 2 * l->experts + c->expert, c->count, &transposed,
                                     err));
@@ -120,9 +149,11 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
         IV_TRY(gather_act(l, j, &a.act, err));
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_gradient_in(&a, l->f.stream), "gradient of experts", err));
         IV_TRY(input_gradients(l, j, concat, bases, l->dact, err));
+        IV_TRY(adapter_gradients(l, j, true, NULL, 0, l->dact, err));
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_weigh(&a, l->f.stream), "gradient of experts' weights", err));
     }
     if (a.bias) IV_TRY(bias_gradients(l, j, offsetof(iv_mlp_tensors, down_bias), l->expert_dx, l->h, l->h, 0, err));
+    IV_TRY(adapter_gradients(l, j, true, l->expert_act, l->expert_stride, NULL, err));
     return weight_gradients(l, j, concat, bases, l->expert_act, l->expert_stride, err);
 }
 
@@ -145,8 +176,9 @@ static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err)
     if (wide)
         IV_TRY(bias_gradients(l, j, offsetof(iv_mlp_tensors, up_bias), wide, all, l->expert_n, all - l->expert_n, err));
     IV_TRY(weight_gradients(l, j, concat, bases, l->expert_x, l->h_stride, err));
+    if (rows) IV_TRY(input_gradients(l, j, concat, bases, l->expert_dx, err));
+    IV_TRY(adapter_gradients(l, j, false, l->expert_x, l->h_stride, l->expert_dx, err));
     if (!rows) return IV_OK;
-    IV_TRY(input_gradients(l, j, concat, bases, l->expert_dx, err));
     int code = iv_gpu_scatter_rows(l->expert_dx, j->slots, rows, l->h * sizeof *l->expert_dx, l->f.terms, l->f.stream);
     return iv_gpu_launched(&l->f, code, "experts' terms", err);
 }
@@ -177,7 +209,17 @@ static iv_status router_backward(gpu_learner *l, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     if (a.dl && l->f.rank == 0)
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->router_dl, l->experts, l->experts, t->router_bias->offset, err));
-    return iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dy, l->dnormed, err));
+    const learned_backward b = {.site = iv_gpu_learned_site(l, layer, IV_SITE_ROUTER, 0),
+                                .concat = concat,
+                                .axis = &l->axis,
+                                .row = l->on.axis_rows,
+                                .rows = l->n.rows,
+                                .dy = l->dy,
+                                .x = l->f.rank == 0 ? l->f.normed : NULL,
+                                .x_stride = l->h_stride,
+                                .dx = l->dnormed};
+    return iv_gpu_learned_backward(l, &b, err);
 }
 
 /* First of all: the gradient of its gate is one of the router's outputs. */
@@ -192,6 +234,7 @@ static iv_status shared_backward(gpu_learner *l, size_t layer, iv_error *err) {
                          .n = l->shared,
                          .first = l->shared_first,
                          .act_stride = l->shared_stride,
+                         .shared = true,
                          .gated = t->shared_gate != NULL};
     return l->shared ? iv_gpu_learner_mlp_backward(l, layer, &part, l->shared_dx, err) : IV_OK;
 }
@@ -237,7 +280,8 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
                         .tensors = &iv_gpu_learner_tensors(l, layer)->experts[c->expert],
                         .ids = l->f.now->expert_ids,
                         .slots = l->lists + c->first,
-                        .axis = l->expert_axis};
+                        .axis = l->expert_axis,
+                        .layer = layer};
         j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length;
         j.places = j.entries + l->list_length, j.axis.padded = c->rows;
         j.groups = (iv_gpu_gradient_groups){.count = c->count,

@@ -2,7 +2,7 @@
  * output. Logits exist for some rows at a time; their gradients, rounded, for a leaf of the vocabulary and all rows, so
  * that neither a chain of the weights' gradient nor one of the inputs' is ever cut. */
 #include "base/size.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 
 /* For the logits of rows [first, first + rows) of the predictions and outputs [column, column + n). */
 static iv_gpu_linear_args logits_of(gpu_learner *l, size_t first, size_t rows, size_t column, size_t n) {
@@ -75,10 +75,12 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
         l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_norm(l, l->tensor_owner->final_norm_tensor),
         (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
+    IV_TRY(iv_gpu_learned_head_t(l, err));
     for (size_t first = begin; first < begin + count; first += n) {
         n = iv_size_min(slice, begin + count - first);
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
+        IV_TRY(iv_gpu_learned_logits(l, first, n, 0, vocab, l->logits, err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);
         IV_TRY(iv_gpu_launched(&l->f, finish_logits(l, 0, vocab, n), "head", err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
@@ -98,7 +100,8 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const output_conca
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
     a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = concat->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
-    *fused = l->n.picks > 0 && !iv_shapes_logits(&l->m->scales) && iv_gpu_fuses(&l->f, &a);
+    bool adapted = l->learned && l->learned->head.module;
+    *fused = l->n.picks > 0 && !adapted && !iv_shapes_logits(&l->m->scales) && iv_gpu_fuses(&l->f, &a);
     if (!*fused) return IV_OK;
     int code = iv_gpu_linear(&a, l->f.stream);
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
@@ -122,6 +125,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_c
         rows = iv_size_min(slice, l->n.picks - first);
         iv_gpu_linear_args a = logits_of(l, first, rows, column, n);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
+        IV_TRY(iv_gpu_learned_logits(l, first, rows, column, n, l->logits, err));
         IV_TRY(iv_gpu_launched(&l->f, finish_logits(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->scales.logits,
@@ -138,6 +142,7 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     IV_TRY(gradients_of_logits(l, leaf, &concat, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, &concat, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride,
                                           err));
+    IV_TRY(iv_gpu_learned_leaf(l, leaf, &concat, gradients_at(l, leaf, 0), err));
     if (l->n.picks == 0) return IV_OK;
     iv_matrix transposed;
     IV_TRY(iv_gpu_learner_transpose(l, &concat, NULL, 1, &transposed, err));
@@ -146,25 +151,29 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }
 
+iv_status iv_gpu_learner_join_leaf(gpu_learner *l, float **nodes, size_t leaf, size_t n, iv_error *err) {
+    size_t leaves = l->head.leaves, level = 0;
+    for (; leaf >> level & 1; level++) {
+        bool root = l->f.ranks == 1 && leaf + 1 == leaves && (size_t)2 << level == leaves;
+        int code = l->n.picks ? iv_gpu_add_nodes(l->f.arithmetic, nodes[1 + level], nodes[0], l->n.picks * n, root,
+                                                 l->f.stream)
+                              : 0;
+        IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
+    }
+    if (leaf + 1 == leaves) return IV_OK;
+    float *t = nodes[1 + level];
+    nodes[1 + level] = nodes[0], nodes[0] = t;
+    return IV_OK;
+}
+
 /* All leaves, added in the tree; *dh: the buffer of the root. */
 static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
-    float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
-    size_t leaves = l->head.leaves;
-    for (size_t i = 0; i < leaves; i++) {
-        IV_TRY(run_leaf(l, i, acc, err));
-        size_t level = 0;
-        for (; i >> level & 1; level++) {
-            bool root = l->f.ranks == 1 && i + 1 == leaves && (size_t)2 << level == leaves;
-            int code = l->n.picks ? iv_gpu_add_nodes(l->f.arithmetic, waiting[level], acc, l->n.picks * l->h, root,
-                                                     l->f.stream)
-                                  : 0;
-            IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
-        }
-        if (i + 1 == leaves) break;
-        float *t = waiting[level];
-        waiting[level] = acc, acc = t;
+    float *nodes[4] = {l->nodes[0], l->nodes[1], l->nodes[2], l->nodes[3]};
+    for (size_t i = 0; i < l->head.leaves; i++) {
+        IV_TRY(run_leaf(l, i, nodes[0], err));
+        IV_TRY(iv_gpu_learner_join_leaf(l, nodes, i, l->h, err));
     }
-    *dh = acc;
+    *dh = nodes[0];
     return IV_OK;
 }
 
@@ -183,12 +192,14 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     iv_gradient_bucket head = iv_parameters_tensor_bucket(iv_gpu_learner_head_tensor(l)),
                        bucket = iv_parameters_tensor_bucket(weight);
     IV_TRY(clear_all(l, err));
+    IV_TRY(iv_gpu_learned_head_t(l, err));
     iv_gpu_learner_begin_bucket(l, head);
     int code =
         iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
-    IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
+    IV_TRY(iv_gpu_learner_add_ranks(l, iv_gpu_node_at, l->h, l->nodes, &dh, err));
+    IV_TRY(iv_gpu_learned_end_head(l, dh, err));
     IV_TRY(iv_gpu_learner_end_bucket(l, head, err));
     iv_gpu_learner_begin_bucket(l, bucket);
     iv_gpu_norm_backward_args norm = {.x = l->tape.x_end,
@@ -219,6 +230,6 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                     .offset = weight->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err));
+    IV_TRY(iv_gpu_learner_column_sums(l, &sums, err));
     return iv_gpu_learner_end_bucket(l, bucket, err);
 }

@@ -9,7 +9,7 @@
 /* ---- concatenated outputs
  * -------------------------------------------------------------------------------------------------------- */
 
-enum { SLICES_MAX = IV_GPU_DELTA_PARTS, SHAPES_MAX = 64 };
+enum { SHAPES_MAX = 64 };
 
 /* The outputs and inputs of a tensor that are concatenated: this rank's. */
 typedef struct tensor_slice {
@@ -23,7 +23,7 @@ typedef struct gradient_slice {
 } gradient_slice;
 
 typedef struct shape {
-    gradient_slice of[SLICES_MAX];
+    gradient_slice of[CONCAT_SLICES_MAX];
     size_t slices, k, stride, leaves, n, offsets; /* stride: from output to output */
     size_t weight_offsets;                        /* of the packed rows, in the offsets; behind those of gradients */
 } shape;
@@ -122,7 +122,7 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
 static iv_status add_concat(building *b, const tensor_slice *tensors, size_t slices, size_t k, size_t leaves,
                             output_concat *concat, iv_error *err) {
     shape s = {.slices = slices, .k = k, .stride = tensors[0].tensor->columns, .leaves = leaves};
-    size_t base = SIZE_MAX, at[SLICES_MAX];
+    size_t base = SIZE_MAX, at[CONCAT_SLICES_MAX];
     for (size_t p = 0; p < slices; p++) {
         at[p] = tensors[p].tensor->offset + tensors[p].first * s.stride + tensors[p].column;
         base = iv_size_min(base, at[p]);
@@ -148,7 +148,9 @@ static iv_status add_concat(building *b, const tensor_slice *tensors, size_t sli
                               .leaves = leaves,
                               .offsets = b->shape[i].offsets,
                               .weight_offsets = b->shape[i].weight_offsets,
-                              .weights = (const unsigned char *)lowest};
+                              .weights = (const unsigned char *)lowest,
+                              .slices = slices};
+    for (size_t p = 0; p < slices; p++) concat->slice[p].n = tensors[p].n, concat->slice[p].leaf = tensors[p].leaf;
     return IV_OK;
 }
 
@@ -310,8 +312,7 @@ iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *er
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/* The sums from element `base` on. */
-static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
+iv_axis_sums iv_gpu_learner_sums_from(const iv_axis_sums *s, size_t base) {
     iv_axis_sums out = {.sum = s->sum + base};
     for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) out.level[i] = s->level[i] ? s->level[i] + base : NULL;
     return out;
@@ -329,9 +330,10 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *co
                                      .x = x,
                                      .x_stride = x_stride,
                                      .k = concat->k,
-                                     .sums = sums_from(&l->sums, concat->base),
+                                     .sums = iv_gpu_learner_sums_from(&l->sums, concat->base),
                                      .scratch = l->gradient_scratch,
                                      .sms = l->f.sms};
+    if (l->learned) return IV_OK;
     return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of weights", err);
 }
 
@@ -401,6 +403,11 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_con
     return iv_gpu_launched(&l->f, code, "gradient of inputs", err);
 }
 
+iv_status iv_gpu_learner_column_sums(gpu_learner *l, const iv_gpu_column_sums_args *a, iv_error *err) {
+    if (l->learned) return IV_OK;
+    return iv_gpu_launched(&l->f, iv_gpu_column_sums(a, l->f.stream), "sums of columns", err);
+}
+
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
                                        iv_error *err) {
     return iv_gpu_learner_axis_bias_gradient(l, &l->axis, l->on.axis_rows, dy, stride, n, offset, err);
@@ -417,7 +424,7 @@ iv_status iv_gpu_learner_axis_bias_gradient(gpu_learner *l, const iv_token_axis 
                                  .offset = offset,
                                  .sums = l->sums,
                                  .scratch = l->column_scratch};
-    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&a, l->f.stream), "sums of columns", err);
+    return iv_gpu_learner_column_sums(l, &a, err);
 }
 
 /* ---- inputs of weight gradients ---------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* learner_memory.c: where a learner's buffers are. Buffers of the forward ops, of the head and of the backward ops
  * share memory: a value that outlives these phases is on the tape or among those that are carved first. */
 #include "base/carve.h"
-#include "model/cuda/learner_state.h"
+#include "model/cuda/learner_adapter.h"
 
 enum { LINE = 32 }; /* floats */
 
@@ -54,6 +54,11 @@ static size_t chunk_rows(const gpu_learner *l) {
                  (l->h + l->expert_n) * sizeof(float);
     size_t rows = iv_size_min(2 * l->f.rows_max * l->k, l->chunk_bytes / row);
     return iv_gpu_whole_tiles(iv_size_max(l->f.rows_max, rows));
+}
+
+/* Rows of layers, or of the experts of a layer or of a chunk. */
+static size_t adapted_rows(const gpu_learner *l, bool experts) {
+    return experts ? iv_size_max(l->f.rows_max * l->k, l->expert_rows_max) : l->f.rows_max;
 }
 
 /* ---- the tape --------------------------------------------------------------------------------------------------- */
@@ -141,12 +146,13 @@ static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool expert
     size_t widest = l->qkv_row;
     if (dense) widest = iv_size_max(widest, 2 * l->up);
     if (experts) widest = iv_size_max(widest, iv_size_max(2 * l->shared, 2 * l->k * l->expert_n));
+    if (l->learned) widest = iv_size_max(widest, l->h); /* y of row-parallel layers */
     l->f.wide = rows_of(v, l->f.rows_max, widest, sizeof *l->f.wide);
     if (l->delta_values) l->f.delta_values = rows_of(v, l->f.rows_max, l->delta_values, sizeof *l->f.delta_values);
     if (!experts) return;
     l->f.expert_offsets = iv_carve(v, l->experts + 1, sizeof *l->f.expert_offsets);
     l->f.expert_slots = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.expert_slots);
-    if (l->expert_up_apart) l->f.ones = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.ones);
+    if (l->expert_up_apart || l->learned) l->f.ones = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.ones);
 }
 
 /* dkeys and dout live as dqkv does. */
@@ -167,6 +173,7 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     size_t dy = l->f.rows_max * iv_size_max(l->concat_max, iv_padded_k(l->outs)), dact = l->f.rows_max * n;
     if (experts) dy = iv_size_max(dy, rows * l->expert_concat_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
+    if (l->learned) l->learned->dz = rows_of(v, adapted_rows(l, experts), l->learned->outputs_max, l->width);
     l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
     if (iv_config_buffers_blocks(&l->m->config)) l->post_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->post_dx);
     l->dact = iv_carve(v, dact, sizeof *l->dact);
@@ -197,7 +204,28 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     l->expert_dx = rows_of(v, rows, l->h, sizeof *l->expert_dx);
 }
 
+/* What the forward and the backward pass of an adapter have. */
+static void carve_adapter(gpu_learner *l, iv_carving *v, bool experts) {
+    gpu_learned *a = l->learned;
+    size_t rows = adapted_rows(l, experts), width;
+    if (!a) return;
+    width = a->t_width_max;
+    a->forward.t = rows_of(v, rows, width, l->width), a->dt = rows_of(v, rows, width, l->width);
+    a->forward.sums = rows_of(v, rows, width, sizeof(float));
+    a->bounds = iv_carve(v, 1, sizeof a->host_bounds);
+    if (l->f.ranks == 1) a->partial = rows_of(v, LEARNED_CHAINS_MAX, a->extent_max, sizeof(float));
+    if (l->f.ranks > 1) a->forward.nodes = rows_of(v, 2 * l->f.rows_max * l->f.nodes_max, width, sizeof(float));
+}
+
+static void carve_adapted_head(gpu_learner *l, iv_carving *v) {
+    gpu_learned *a = l->learned;
+    if (!a || !a->head.pieces) return;
+    a->head_dz = rows_of(v, l->f.rows_max, a->head_width, l->width);
+    for (size_t i = 0; i < 4; i++) a->head_nodes[i] = rows_of(v, l->f.rows_max, a->t_width_max, sizeof(float));
+}
+
 static void carve_head(gpu_learner *l, iv_carving *v) {
+    carve_adapted_head(l, v);
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->f.rows_max, l->h_stride, l->width);
     bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->deferred_loss;
@@ -260,6 +288,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     if (experts) l->f.terms = rows_of(&v, l->f.rows_max * l->k, l->h, sizeof *l->f.terms);
     carve_scratch(l, &v);
     carve_ranks(l, &v);
+    carve_adapter(l, &v, experts);
     iv_carving phase = v;
     carve_head(l, &phase);
     size_t end = phase.at;

@@ -74,6 +74,7 @@ static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const fl
     if (x == l->dnormed) return p->dnormed;
     if (x == l->shared_dx) return p->shared_dx;
     if (x == l->tape.x_end) return p->tape.x_end;
+    if (x == l->f.wide) return p->f.wide;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
         if (x == l->tape.layers[i].x_mlp) return p->tape.layers[i].x_mlp;
@@ -214,18 +215,18 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
                        .data = l->whole_head};
 }
 
-iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) {
-    size_t n = l->n.picks * l->h, bytes = n * sizeof(float);
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, gpu_node_at at, size_t columns, float *const *nodes, float **node,
+                                   iv_error *err) {
+    size_t n = l->n.picks * columns, bytes = n * sizeof(float);
     bool turn = l->turn;
     if (l->f.ranks == 1) return IV_OK;
     l->turn = !turn;
-    int code =
-        (int)cudaMemcpyAsync(iv_gpu_node_at(&l->f, turn, 0, l->h), *node, bytes, cudaMemcpyDeviceToDevice, l->f.stream);
+    int code = (int)cudaMemcpyAsync(at(&l->f, turn, 0, columns), *node, bytes, cudaMemcpyDeviceToDevice, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "nodes of the vocabulary", err));
     IV_TRY(l->f.transport.barrier(&l->pass, err));
-    float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
+    float *waiting[4] = {nodes[1], nodes[2], nodes[3], NULL}, *acc = nodes[0];
     for (size_t r = 0; bytes && r < l->f.ranks; r++) {
-        IV_TRY(take(l, iv_gpu_node_at(l->f.peer[r], turn, 0, l->h), n, acc, "nodes of the vocabulary", err));
+        IV_TRY(take(l, at(l->f.peer[r], turn, 0, columns), n, acc, "nodes of the vocabulary", err));
         size_t level = 0;
         for (; r >> level & 1; level++) {
             bool root = r + 1 == l->f.ranks && (size_t)2 << level == l->f.ranks;

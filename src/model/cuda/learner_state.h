@@ -3,7 +3,8 @@
  * learner.c opens, closes and runs passes; learner_ranks.c has what tensor-parallel ranks exchange; learner_memory.c
  * places the buffers; learner_inputs.c writes what a pass reads; the forward ops are those of pass.h, and
  * learner_backward.c launches the backward ops; learner_head.c, learner_expert*.c and learner_lookups.c have the parts
- * with an axis of their own; learner_linear.c has the gradients of linear layers.
+ * with an axis of their own; learner_linear.c has the gradients of linear layers, learner_adapter*.c an adapter that
+ * learns.
  *
  * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
  * is, because it starts as +0 and the inputs of its sums are; others are cleared. */
@@ -20,7 +21,13 @@
 
 /* The outputs of a linear layer, concatenated (learn.h). Layers of one shape have one table of offsets, relative to the
  * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
+enum { CONCAT_SLICES_MAX = IV_GPU_DELTA_PARTS };
+
 typedef struct output_concat {
+    struct {
+        size_t n, leaf; /* outputs of this rank; those of a leaf, of which the last may have fewer */
+    } slice[CONCAT_SLICES_MAX];
+    size_t slices;
     size_t base;                  /* of the layer in the flat buffer */
     size_t n, k;                  /* columns; inputs, of this rank */
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
@@ -79,8 +86,11 @@ typedef struct gpu_agreement {
     iv_error error;
 } gpu_agreement;
 
+struct gpu_learned;
+
 typedef struct gpu_learner {
-    iv_learner base; /* first */
+    iv_learner base;             /* first */
+    struct gpu_learned *learned; /* learner_adapter.h; NULL: all weights learn */
     gpu_forward f;
     gpu_tape tape;
     gpu_pass pass; /* the one that is running */
@@ -248,9 +258,14 @@ iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *e
  * the caller.
  */
 iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *err);
-/* Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
+/* Nothing that sums over tokens does anything if an adapter learns.
+ * Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
 iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *concat, const iv_token_axis *axis,
                                          const void *dy, const void *x, size_t x_stride, iv_error *err);
+/* The sums from element `base` on. */
+iv_axis_sums iv_gpu_learner_sums_from(const iv_axis_sums *s, size_t base);
+/* Sums of columns of a vector's gradient. */
+iv_status iv_gpu_learner_column_sums(gpu_learner *l, const iv_gpu_column_sums_args *a, iv_error *err);
 /* And of its inputs: dx [rows][concat->k]. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *concat, size_t rows, const void *dy,
                                         float *dx, iv_error *err);
@@ -288,8 +303,10 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
 void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
 /* Statistics and log-probabilities of all predictions, of which each rank has its share. */
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
-/* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
-iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
+/* *node, the sum over this rank's leaves of the vocabulary, of n columns, becomes the root over all ranks'. at: where
+ * ranks have a node that others read; nodes [4]: memory. */
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, gpu_node_at at, size_t n, float *const *nodes, float **node,
+                                   iv_error *err);
 /* Rank 0's head_terms [rows][n] become the sums over all ranks. */
 iv_status iv_gpu_learner_add_terms(gpu_learner *l, size_t n, iv_error *err);
 /* dz = the sums of the ranks' dz_part, on every rank. */
@@ -336,7 +353,8 @@ typedef struct gpu_mlp_part {
     const output_concat *up_concat, *down_concat;
     const void *gate, *up, *act; /* as gpu_values */
     size_t n, first, act_stride;
-    bool gated; /* the shared expert's: its gate's gradient goes to l->dz */
+    bool shared; /* of the shared expert */
+    bool gated;  /* its gate's gradient goes to l->dz */
 } gpu_mlp_part;
 /* dx [rows][hidden] = the gradient of its input, from dblock and dx_rounded. */
 iv_status iv_gpu_learner_mlp_backward(gpu_learner *l, size_t layer, const gpu_mlp_part *p, float *dx, iv_error *err);
@@ -349,6 +367,9 @@ static inline output_concat iv_gpu_learner_head_leaf(const gpu_learner *l) {
     return concat;
 }
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err);
+/* Leaf `leaf` of this rank, n columns in nodes[0], joins its siblings, which wait in the others; [4]. After the last
+ * one nodes[0] is the sum. */
+iv_status iv_gpu_learner_join_leaf(gpu_learner *l, float **nodes, size_t leaf, size_t n, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
 
 /* ---- learner_expert_rows.c: the rows of every expert, from the ids of the forward pass, which are on the host. */

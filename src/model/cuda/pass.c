@@ -57,14 +57,16 @@ static iv_gpu_attention_shape latent_shape_of(const iv_model *m, iv_arithmetic a
 }
 
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window) {
-    const iv_tp_shard *s = &m->tp.shard[m->rank];
-    size_t group = (size_t)(m->config.heads / m->config.kv_heads);
-    if (m->config.kv_rank) return latent_shape_of(m, arithmetic, window);
+    const iv_model_config *c = &m->config;
+    bool wide = c->wide_head_dim && window == 0; /* layers that see all positions, where there are two sizes */
+    const iv_tp_shard *s = iv_tp_shard_of(&m->tp, m->rank, wide);
+    size_t group = (size_t)(c->heads / (wide ? c->wide_kv_heads : c->kv_heads));
+    if (c->kv_rank) return latent_shape_of(m, arithmetic, window);
     return (iv_gpu_attention_shape){.arithmetic = arithmetic,
                                     .type = m->gemm_type,
                                     .heads = s->heads,
                                     .kv_heads = s->kv_heads,
-                                    .head_dim = (size_t)m->config.head_dim,
+                                    .head_dim = (size_t)(wide ? c->wide_head_dim : c->head_dim),
                                     .group = group,
                                     .group_first = s->head_first - s->kv_head_first * group,
                                     .window = window,
@@ -85,8 +87,14 @@ size_t iv_gpu_plan_of(const iv_model *m, const iv_gpu_attention_shape *s, const 
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer) {
     const gpu_forward *f = p->f;
     size_t plane = f->kv_planes ? p->m->kv_place[layer].plane : layer;
-    return (iv_gpu_kv){p->m->kv_layout[0].type, p->m->tp.shard[p->m->rank].kv_heads, (size_t)p->m->config.head_dim,
-                       f->kv + plane * f->kv_layer_bytes, f->pages};
+    bool wide = p->m->layers[layer].config->wide;
+    iv_gpu_kv kv = {.type = p->m->kv_layout[0].type,
+                    .heads = iv_tp_shard_of(&p->m->tp, p->m->rank, wide)->kv_heads,
+                    .head_dim = (size_t)(wide ? p->m->config.wide_head_dim : p->m->config.head_dim),
+                    .pages = f->kv + plane * f->kv_layer_bytes,
+                    .page_count = f->pages};
+    if (p->m->config.wide_head_dim) kv.page_heads = p->m->kv_layout[0].page_bytes / iv_gpu_kv_head_bytes(&kv);
+    return kv;
 }
 
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride) {
@@ -194,13 +202,15 @@ iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err
     return iv_gpu_launched(f, code, "norm", err);
 }
 
-iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err) {
+iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float after, float *to,
+                           iv_error *err) {
     size_t at = p->first * p->hidden;
     iv_gpu_add_args a = {.x = p->f->x + at,
                          .y = y + at,
                          .weight = weight,
-                         .eps = (float)p->m->config.rms_norm_eps,
+                         .eps = (float)iv_config_post_eps(&p->m->config),
                          .scale = p->m->scales.residual,
+                         .after = after != 0 ? after : 1,
                          .n = p->hidden,
                          .rows = p->rows,
                          .to = to + at};

@@ -90,6 +90,7 @@ typedef struct gpu_row_parallel {
     const float *norm;      /* NULL: no norm follows */
     const float *post_norm; /* of the layer's result before it is added, which goes to y; NULL: added as it is */
     float *y;
+    float after; /* of x, with a post_norm; 0 or 1: none */
     bool whole;  /* x is read in all rows */
     bool second; /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
 } gpu_row_parallel;
@@ -143,7 +144,8 @@ struct gpu_forward {
     iv_gpu_timeouts *timeouts; /* of all ranks, on the host */
     uint64_t timeout_ns;       /* of a wait for another rank */
     /* What is read besides the model's matrices. */
-    layer_vectors *layers;  /* host array of device pointers */
+    layer_vectors *layers;       /* host array of device pointers */
+    const float *embedding_norm; /* NULL: none */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
@@ -298,8 +300,9 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride);
 /* Stands for the weights of a norm where x is only rounded. */
 extern const float iv_gpu_rounding[1];
-/* x goes on at `to` as x + the scaled norm of y; weight NULL: y is not normed. */
-iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
+/* x goes on at `to` as x + the scaled norm of y, times `after` (0: 1); weight NULL: y is not normed. */
+iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float after, float *to,
+                           iv_error *err);
 /* normed = the norm of x; weight NULL: none follows. */
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err);
 /* May this layer's epilogue do the row op that follows it? With a tape. */

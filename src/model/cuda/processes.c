@@ -85,13 +85,13 @@ static iv_status reduce(const gpu_pass *p, const gpu_row_parallel *l, gpu_node_a
 static iv_status share(const gpu_pass *p, gpu_shared_at at, size_t from, size_t bytes, const bool *has,
                        const void **part, iv_error *err) {
     gpu_rank *r = iv_gpu_rank_of(p);
-    iv_nccl_piece pieces[IV_RANKS_MAX];
+    iv_nccl_chunk pieces[IV_RANKS_MAX];
     size_t n = 0, used = 0;
     for (size_t owner = 0; owner < p->m->tp.ranks; owner++) {
         part[owner] = NULL;
         if (!has[owner]) continue;
         void *here = owner == p->m->rank ? (char *)at(p->f) + from : gathered_at(r, &used, bytes);
-        part[owner] = here, pieces[n++] = (iv_nccl_piece){here, bytes, owner};
+        part[owner] = here, pieces[n++] = (iv_nccl_chunk){here, bytes, owner};
     }
     return iv_gpu_launched(&r->f, gather(r, pieces, n, false), "int8 sums of the other ranks", err);
 }

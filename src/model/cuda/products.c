@@ -8,7 +8,7 @@
 
 const gpu_site *iv_gpu_site(const gpu_pass *p, size_t site) {
     const gpu_adapters *a = p->f->adapters;
-    if (!a || !p->in.adapters.tiles) return NULL;
+    if (!a || !(p->in.adapters.tiles || p->in.adapters.plain)) return NULL;
     IV_ASSERT(site < a->site_count);
     return a->site[site].pieces ? &a->site[site] : NULL;
 }
@@ -78,19 +78,24 @@ iv_status iv_gpu_adapted_gate_up(const gpu_pass *p, const gpu_site *s, const iv_
                                  iv_gpu_row_scales scales, const iv_gpu_expert_bias_args *bias, iv_error *err) {
     gpu_forward *f = p->f;
     size_t n = w->n / iv_activation_inputs(activation);
+    const gpu_values *kept = iv_gpu_keeps_mlp(f) ? f->now : NULL;
     const float *own_bias = l->bias;
     l->out = f->wide, l->out_stride = w->n, l->bias = NULL;
     iv_gpu_adapter_args a = args_for(p, s, l, w->paired);
     IV_TRY(inner(p, &a, err));
     IV_TRY(iv_gpu_launched(f, f->linear(f, l), "gate and up", err));
-    if (w->paired && !bias && has_halves(s, w->n)) {
+    /* A tape's act has zeros as padding, which this launch does not write. */
+    if (w->paired && !bias && !scales.logits && has_halves(s, w->n) && (!kept || stride == n)) {
         a.act = act, a.act_stride = stride, a.bias = own_bias;
+        if (kept) a.gate = kept->gate, a.up = kept->up;
         return outer(p, &a, err);
     }
     IV_TRY(outer(p, &a, err));
     IV_TRY(add_bias(p, f->wide, w->n, own_bias, w->n, err));
     if (bias) IV_TRY(iv_gpu_launched(f, iv_gpu_expert_bias(bias, f->stream), "biases of experts", err));
-    int code = w->paired
+    int code = kept ? iv_gpu_activate_tape(activation, f->wide, w->paired, rows_out, n, p->m->gemm_type, kept->gate,
+                                           kept->up, act, stride, scales, f->stream)
+               : w->paired
                    ? iv_gpu_swiglu_grouped(f->wide, rows_out, n, p->m->gemm_type, act, stride, f->stream)
                    : iv_gpu_activate(activation, f->wide, rows_out, n, p->m->gemm_type, act, stride, scales, f->stream);
     return iv_gpu_launched(f, code, "activation", err);
@@ -111,7 +116,7 @@ static iv_status inner_node(const gpu_pass *p, const gpu_site *s, const gpu_row_
     return inner(p, &a, err);
 }
 
-static float *node_at(const gpu_forward *f, bool second, size_t node, size_t n) {
+float *iv_gpu_adapter_node_at(const gpu_forward *f, bool second, size_t node, size_t n) {
     const gpu_adapters *a = f->adapters;
     IV_ASSERT(n <= a->rank_max);
     return a->nodes + ((second ? f->nodes_max : 0) + node) * f->rows_max * a->rank_max;
@@ -131,12 +136,16 @@ static iv_status reduce_inner(const gpu_pass *p, const gpu_site *s, const gpu_ro
                                .normed_stride = s->t_width,
                                .whole = true};
     for (size_t i = 0; i < l->cuts->of[p->m->rank].nodes; i++)
-        IV_TRY(inner_node(p, s, l, i, node_at(f, l->second, i, s->t_width), err));
+        IV_TRY(inner_node(p, s, l, i, iv_gpu_adapter_node_at(f, l->second, i, s->t_width), err));
     IV_TRY(iv_gpu_launched(f, iv_gpu_fill(own->sums, count, -0.0f, f->stream), "clearing", err));
-    IV_TRY(f->transport.reduce(p, l, node_at, &a, f->stream, err));
+    IV_TRY(f->transport.reduce(p, l, iv_gpu_adapter_node_at, &a, f->stream, err));
     int code = iv_gpu_round_rows(own->sums, s->t_width, 0, s->t_width, p->rows, p->m->gemm_type, own->t, s->t_width,
                                  f->stream);
     return iv_gpu_launched(f, code, "rounding", err);
+}
+
+iv_status iv_gpu_adapted_t(const gpu_pass *p, const gpu_site *s, const gpu_row_parallel *l, iv_error *err) {
+    return p->m->tp.ranks == 1 ? inner_node(p, s, l, 0, NULL, err) : reduce_inner(p, s, l, err);
 }
 
 /* y = the layer of all ranks, and t. */
@@ -163,14 +172,16 @@ iv_status iv_gpu_adapted_row_parallel(const gpu_pass *p, const gpu_site *s, cons
     bool plain = !l->y || iv_gpu_adds_plainly(p, l->post_norm);
     float *y = plain ? f->wide : l->y;
     iv_gpu_adapter_args a = args_of(p, s);
-    IV_ASSERT(p->microsteps == 1 && l->to == f->x);
+    IV_ASSERT(p->microsteps == 1);
     IV_TRY(sums_of(p, s, l, y, err));
     a.n = p->hidden, a.y = y, a.y_stride = p->hidden;
-    if (plain) a.residual = f->x, a.bias = l->bias;
+    if (plain) a.residual = f->x, a.to = l->to, a.bias = l->bias;
     IV_TRY(outer(p, &a, err));
-    if (!plain) {
+    if (plain) {
+        f->x = l->to;
+    } else {
         IV_TRY(add_bias(p, y, p->hidden, l->bias, p->hidden, err));
-        IV_TRY(iv_gpu_add_block(p, y, l->post_norm, l->to, err));
+        IV_TRY(iv_gpu_add_block(p, y, l->post_norm, l->after, l->to, err));
     }
     return iv_gpu_norm_rows(p, l->norm, err);
 }
@@ -191,7 +202,7 @@ iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     }
     IV_TRY(f->transport.row_parallel(p, &inner, err));
     f->x = buffered ? x : f->x;
-    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->to, err));
+    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->after, l->to, err));
     return iv_gpu_norm_rows(p, l->norm, err);
 }
 

@@ -59,7 +59,7 @@ static iv_status check_limits(const gpu_ops *g, const layout *l, iv_error *err) 
 /* Pages of the keys and values. Unwritten slots are finite. */
 static iv_status write_pages(gpu_ops *g, layout *l, const void *k, const void *v, iv_error *err) {
     void *pages;
-    l->kv = (iv_gpu_kv){g->base.type, l->a->kv_heads, l->a->head_dim, NULL, l->pages};
+    l->kv = (iv_gpu_kv){g->base.type, l->a->kv_heads, l->a->head_dim, NULL, l->pages, 0};
     IV_TRY(iv_gpu_ops_scratch(g, l->pages, iv_gpu_kv_page_bytes(&l->kv), &pages, err));
     l->kv.pages = pages;
     int code = (int)cudaMemsetAsync(pages, 0, l->pages * iv_gpu_kv_page_bytes(&l->kv), g->stream);

@@ -65,17 +65,27 @@ static iv_status use_base(const iv_trainer_options *o, iv_train_options *t, iv_e
     if (status == IV_OK) status = iv_config_check_same("base", config, &e->model->config, err);
     free(config);
     IV_TRY(status);
-    if (e->gpu_model || e->model->next || e->model->tp.ranks > 1 || e->numerics != IV_INVAR)
-        return iv_fail(err, IV_UNSUPPORTED, "base: wanted an engine on a CPU, of one rank and numerics invar, found %s",
-                       e->gpu_model              ? "a GPU's"
-                       : e->numerics != IV_INVAR ? iv_numerics_name(e->numerics)
-                                                 : "one of several ranks");
+    if (e->model->next || e->model->tp.ranks > 1 || e->numerics != IV_INVAR)
+        return iv_fail(err, IV_UNSUPPORTED, "base: wanted an engine of one rank and numerics invar, found %s",
+                       e->numerics != IV_INVAR ? iv_numerics_name(e->numerics) : "one of several ranks");
+    if (t->world > 1 && e->gpu_model)
+        return iv_fail(err, IV_UNSUPPORTED, "data_parallel: wanted 1 with a base on a GPU, found %zu", t->world);
     if (t->has_dtype && t->dtype != e->model->gemm_type)
         return iv_fail(err, IV_INVALID, "base: wanted an engine of dtype %s, found %s", iv_dtype_name(t->dtype),
                        iv_dtype_name(e->model->gemm_type));
     if (t->tp > 1) return iv_fail(err, IV_INVALID, "tensor_parallel: wanted 1 with a base, found %zu", t->tp);
     IV_TRY(iv_replace_check_whole(e, err));
-    t->model = e->model;
+    t->model = e->model, t->gpu = e->gpu_model ? e->gpus[0] : NULL;
+    return IV_OK;
+}
+
+/* A trainer computes where its base is. */
+static iv_status place_with_base(iv_trainer_options *o, iv_error *err) {
+    const iv_engine *e = o->base;
+    if (!e) return IV_OK;
+    if (!e->gpu_model && strcmp(o->device, "cuda") == 0)
+        return iv_fail(err, IV_INVALID, "device: wanted cpu, where the base is, found cuda");
+    o->device = e->gpu_model ? "cuda" : "cpu";
     return IV_OK;
 }
 
@@ -99,6 +109,7 @@ iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_
     if (!given || !out) return iv_fail(err, IV_INVALID, "iv_trainer_open: wanted options and a place, found NULL");
     IV_TRY(iv_sized_read("options", given, offsetof(iv_trainer_options, load_format), &o, sizeof o, err));
     if (iv_train_options_check(&setup, err) != IV_OK) return iv_error_prefix(err, "options");
+    IV_TRY(place_with_base(&o, err));
     IV_TRY(iv_train_options_parse(&setup, &internal, &numerics, err));
     if (o.base) IV_TRY(use_base(&o, &internal, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);

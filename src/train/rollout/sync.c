@@ -99,6 +99,7 @@ iv_status iv_train_sync_adapter(iv_trainer *t, iv_engine *e, const char *name, i
     if (e->arithmetic != arithmetic)
         return iv_fail(err, IV_INVALID, "sync_adapter: wanted an engine of arithmetic %s as the trainer, found %s",
                        iv_arithmetic_name(arithmetic), iv_arithmetic_name(e->arithmetic));
+    IV_TRY(iv_replace_take_back(e, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_train_adapter_image(t, e->model->gemm_type, &image, err);
     if (status == IV_OK) {

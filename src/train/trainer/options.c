@@ -156,9 +156,6 @@ static iv_status check_adapter(const iv_train_setup *s, iv_error *err) {
     if (o->lora_targets && !*o->lora_targets)
         return iv_fail(err, IV_INVALID, "%s: wanted names of modules, found nothing", call(s, "lora_targets").text);
     if (o->decay_all) return excludes(s, "decay_all", "weights", "with norms or biases", "an adapter", err);
-    if (choice_of(o, DEVICE) == CUDA)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: adapters are trained on a CPU: wanted device cpu, found cuda",
-                       call(s, o->lora ? "lora" : "lora_rank").text);
     return o->base && choice_of(o, LOAD_FORMAT) == DUMMY
                ? excludes(s, "load_format", "base", "to be left out, which has the weights", "an engine", err)
                : IV_OK;
@@ -212,7 +209,7 @@ static iv_status choose_device(const iv_train_setup *s, iv_numerics numerics, iv
             .has_dtype = t->has_dtype, .dtype = t->dtype, .dummy = t->dummy, .dummy_seed = t->dummy_seed};
         IV_TRY(iv_model_dtype(t->model_dir, &m, &type, err));
     }
-    if (automatic && type != IV_F32 && !t->has_adapter) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
+    if (automatic && type != IV_F32) t->cuda = prefers_gpu(t, numerics, s->gpus, given);
     if (!given) t->arithmetic = iv_arithmetic_auto(t->cuda, type);
     if (t->cuda) return check_gpu(t, numerics, type, err);
     return t->offload_optimizer ? excludes(s, "offload_optimizer", "device", "cuda", "the CPU", err) : IV_OK;

@@ -29,7 +29,7 @@ typedef struct train_device {
     float *gradient; /* [count], or NULL */
     size_t first, count, reduced_first, reduced_count, master_first, master_count;
     float *chunks;   /* of sharded master weights: [chunks_capacity] */
-    float *vectors;  /* of sharded GPUs: norms and biases (iv_parameters_vectors) */
+    float *vectors;  /* of sharded GPUs, and with an adapter: norms and biases (iv_parameters_vectors) */
     float *received; /* by NCCL, for buckets: [processes - 1] rounds */
 } train_device;
 
@@ -174,7 +174,8 @@ void iv_train_weights_close(iv_trainer *t);
 iv_status iv_train_adapter_open(iv_trainer *t, iv_error *err);
 void iv_train_adapter_close(iv_trainer *t);
 iv_status iv_train_adapter_begin(iv_trainer *t, iv_error *err);  /* the first values of the master weights */
-iv_status iv_train_adapter_follow(iv_trainer *t, iv_error *err); /* rounds them for the next pass */
+iv_status iv_train_adapter_follow(iv_trainer *t, iv_error *err); /* rounds them for the next pass, if the CPU learns */
+void iv_train_adapter_opened(iv_trainer *t);                     /* all learners are open */
 size_t iv_train_adapter_bytes(const iv_trainer *t);
 
 /* ---- totals.c */

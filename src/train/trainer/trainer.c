@@ -61,8 +61,8 @@ static iv_status too_many(const iv_trainer *t, iv_error *err) {
 static iv_status open_model(iv_trainer *t, train_device *d, iv_error *err) {
     iv_model_options o = {.has_dtype = t->o.has_dtype,
                           .dtype = t->o.dtype,
-                          .widen = !t->o.has_adapter,
-                          .packed = t->o.has_adapter && t->o.packed,
+                          .widen = !t->o.has_adapter || t->o.cuda,
+                          .packed = t->o.has_adapter && t->o.packed && !t->o.cuda,
                           .longest = t->o.longest,
                           .ranks = t->o.tp,
                           .rank_count = t->o.tp,
@@ -154,6 +154,7 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
         iv_gpu_learner_options o = *options;
         o.gpu = r->device[i].gpu, o.tensor_owner = r->device->model, o.vectors = r->device[i].vectors;
         o.weights = o.vectors ? NULL : r->device[i].master;
+        o.masters = r->device[i].master, o.place = i;
         if (o.gpu == t->o.gpu) o.borrowed = t->o.borrowed, o.borrowed_bytes = t->o.borrowed_bytes;
         status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
     }
@@ -171,7 +172,9 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
                                 .recompute = t->o.recompute,
                                 .separate = t->o.separate,
                                 .deferred_loss = t->o.deferred_loss || t->o.no_gradients,
-                                .elements = t->elements};
+                                .elements = t->elements,
+                                .learned = t->learned,
+                                .shape = t->live};
     size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
     for (;;) {
         iv_status status = open_gpu_ranks(r, &o, err);
@@ -225,6 +228,7 @@ static iv_status open_all(iv_trainer *t, iv_error *err) {
     IV_TRY(open_models(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
+    if (t->learned) iv_train_adapter_opened(t);
     iv_train_buckets_view(t);
     return IV_OK;
 }
@@ -268,6 +272,8 @@ void iv_train_close(iv_trainer *t) {
 iv_model *iv_train_model(iv_trainer *t) { return t->model; }
 
 iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
+
+iv_gpu *iv_train_gpu(iv_trainer *t) { return t->devices[0].gpu; }
 
 const iv_train_options *iv_train_options_of(const iv_trainer *t) { return &t->o; }
 

@@ -24,7 +24,7 @@ typedef struct iv_train_options {
     void *borrowed;        /* NULL, or memory of that GPU which others use between two steps (iv_gpu_learner_options) */
     size_t borrowed_bytes;
     bool packed;      /* with an adapter: weights stay as the files have them, where their form allows */
-    bool has_adapter; /* an adapter learns, and the model's weights do not; on a CPU, without shard_parameters */
+    bool has_adapter; /* an adapter learns, and the model's weights do not; without shard_parameters */
     iv_adapter_wish adapter;
     bool dummy; /* random weights instead of the directory's */
     uint64_t dummy_seed;
@@ -107,6 +107,7 @@ void iv_train_close(iv_trainer *t); /* NULL is fine */
 /* The model that the trainer writes to: for rollouts, exports and names. It belongs to the trainer. */
 iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
+iv_gpu *iv_train_gpu(iv_trainer *t); /* that has it; NULL: the CPU */
 const iv_train_options *iv_train_options_of(const iv_trainer *t); /* as it was opened */
 size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_borrowed_bytes(const iv_trainer *t); /* of options.borrowed, in use */
