@@ -7,7 +7,6 @@
 #include "cuda/training_runs.h"
 #include "train/state_models.h"
 
-
 static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16", false},
                                    {"tests/data/hf/qwen3_moe", "tc16", "bfloat16", false},
                                    {"tests/data/hf/qwen2", "fma32", "float32", false},
