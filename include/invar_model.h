@@ -1,5 +1,5 @@
-/* invar_model.h: a model's files: what they need in memory, copies of them, with fewer bits or tensor by tensor. No call
- * needs an engine:
+/* invar_model.h: a model's files: what they need in memory, copies of them, with fewer bits or tensor by tensor. No
+ * call needs an engine:
  *
  *     iv_quantize_options o;
  *     iv_quantize_options_init(&o);

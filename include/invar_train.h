@@ -56,8 +56,8 @@ typedef struct iv_trainer_options {
                              * as many as ranks */
     bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates. On a CPU:
                              * IV_INVALID */
-    /* An adapter of low rank learns, and the model's weights do not (docs/LORA.md): with lora_rank or lora. The first five are part of the fingerprint; each
-     * without lora_rank is IV_INVALID, and so is lora_rank with lora. */
+    /* An adapter of low rank learns, and the model's weights do not (docs/LORA.md): with lora_rank or lora. The first
+     * five are part of the fingerprint; each without lora_rank is IV_INVALID, and so is lora_rank with lora. */
     size_t lora_rank;         /* of each A and B, 1 to 4096. 0: all weights learn, or `lora` */
     double lora_alpha;        /* the term's factor is alpha / rank. 0: the rank, a factor of 1 */
     const char *lora_targets; /* as PEFT's target_modules: names between commas, which match the last parts of a

@@ -37,12 +37,6 @@ bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool 
     return iv_size_mul(m->panels, m->panel_bytes, &total);
 }
 
-size_t iv_matrix_row_index(const iv_matrix *m, size_t n) {
-    if (!m->paired) return n;
-    size_t half = m->n / 2, i = n % half;
-    return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
-}
-
 static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
     if (type == IV_F32)
         ((float *)panel)[at] = x;

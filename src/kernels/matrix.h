@@ -32,7 +32,11 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
 
 /* The index of row n of W among the stored rows. */
-size_t iv_matrix_row_index(const iv_matrix *m, size_t n);
+static inline size_t iv_matrix_row_index(const iv_matrix *m, size_t n) {
+    if (!m->paired) return n;
+    size_t half = m->n / 2, i = n % half;
+    return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
+}
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
 static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {
     return m->data + p * m->panel_bytes;

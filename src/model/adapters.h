@@ -41,9 +41,9 @@ typedef struct iv_adapted {
     size_t module;           /* which of the adapter's */
     size_t rank;
     float scale;
-    iv_matrix a[IV_RANK_NODES_MAX]; /* n = rank: whole, or of a row-parallel layer as its cut has the nodes */
+    iv_matrix a[IV_RANK_NODES_MAX];   /* n = rank: whole, or of a row-parallel layer as its cut has the nodes */
     size_t column[IV_RANK_NODES_MAX]; /* of A, where each of these begins */
-    const void *rows;               /* instead, of the embedding: [vocab][rank] in the model's type */
+    const void *rows;                 /* instead, of the embedding: [vocab][rank] in the model's type */
     iv_adapted_out *out;
     size_t out_count; /* 0: this rank has none of the outputs */
 } iv_adapted;

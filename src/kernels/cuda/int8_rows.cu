@@ -186,12 +186,15 @@ struct int8_norm {
  * neighbors. */
 template <iv_dtype T, int TERMS>
 static __global__ void __launch_bounds__(LANES) int8_rmsnorm(const __grid_constant__ int8_norm p) {
-    extern __shared__ float4 int8_row[]; /* [k]: x, then R of its norm */
+    extern __shared__ float4 int8_row[]; /* [k]: x, then R of its norm; then the weights */
     __shared__ float lanes[2][LANES];
     __shared__ uint32_t of_warps[2][WARPS];
     float *xs = (float *)int8_row;
     const iv_gpu_int8_rows &a = p.a;
+    float *ws = xs + a.k;
     iv_let_next();
+#pragma unroll 8
+    for (size_t i = threadIdx.x; i < a.k; i += LANES) ws[i] = p.weight[i]; /* a thread reads its own */
     iv_wait();
     int turn = 0;
     for (size_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
@@ -206,7 +209,7 @@ static __global__ void __launch_bounds__(LANES) int8_rmsnorm(const __grid_consta
         uint32_t most = 0;
 #pragma unroll 8
         for (size_t i = threadIdx.x; i < a.k; i += LANES) {
-            uint32_t bits = rounded<T>((xs[i] * r) * p.weight[i]);
+            uint32_t bits = rounded<T>((xs[i] * r) * ws[i]);
             float y = T == IV_F32 ? __uint_as_float(bits) : iv_widen16(T, (uint16_t)bits);
             if (p.normed) put_bits<T>(p.normed, row * p.stride + i, bits);
             xs[i] = y, most = max(most, size_of(y));
@@ -235,7 +238,7 @@ template <iv_dtype T> static void (*int8_norm_for(int terms))(int8_norm) {
 int iv_gpu_int8_rmsnorm(const float *x, const float *weight, float eps, void *normed, size_t stride,
                         const iv_gpu_int8_rows *a, iv_gpu_stream stream) {
     enum { SHARED = 200 << 10 };
-    size_t shared = a->k * sizeof(float);
+    size_t shared = 2 * a->k * sizeof(float);
     if (!int8_rows_fit(a) || shared > SHARED) return (int)cudaErrorInvalidValue;
     if (a->rows == 0) return 0;
     auto *kernel = a->type == IV_BF16  ? int8_norm_for<IV_BF16>(a->terms)

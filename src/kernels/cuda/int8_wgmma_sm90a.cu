@@ -83,16 +83,18 @@ template <int TERMS_, int QN_, iv_dtype TYPE_> struct wg8_shape {
     static constexpr int TERMS = TERMS_, QN = QN_, COUNT = QN / 2, CHUNKS = QN / 8;
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr int WEIGHT_BYTES = WG8_N * WG8_K, STAGE = WEIGHT_BYTES + QN * WG8_K;
-    static constexpr int CTAS = QN <= 64 ? 2 : 1;                   /* on a multiprocessor */
-    static constexpr int BATCH = TERMS == 1 ? 2 : QN >= 32 ? 4 : 2; /* chunks of an epilogue's turn */
+    static constexpr int CTAS = QN <= 64 ? 2 : 1;                                     /* on a multiprocessor */
+    static constexpr int BATCH = TERMS == 1 ? (QN >= 128 ? 4 : 2) : QN >= 32 ? 4 : 2; /* chunks of an epilogue's turn */
     /* a launch has 168 registers a thread: of large accumulators the producer's warpgroup gives some away */
     static constexpr bool MOVED = QN == 256;
     static constexpr int THREADS = WG8_CONSUMERS + (MOVED ? 128 : 32);
+    static constexpr int ROWS = QN / TERMS, SCALES = (ROWS + 31) / 32; /* of rows, that a lane loads */
+    static constexpr int SCALE_BYTES = WG8_CONSUMERS / 32 * ROWS * 4;  /* each warp has a copy */
 };
 
 typedef void (*wg8_function)(CUtensorMap, CUtensorMap, wg8_plan);
 struct wg8_instance {
-    int terms, columns, stage, root, ctas, threads;
+    int terms, columns, stage, root, ctas, threads, scales;
     iv_dtype type;
     wg8_function kernel;
 };
@@ -157,8 +159,8 @@ template <class S> IV_DEVICE void wg8_put_sums(const wg8_plan &plan, int n, int 
  * are issued before a value is used. Missing addends are -0, which changes no sum; NaN sums are canonical on this
  * hardware. */
 template <class S>
-IV_DEVICE void wg8_epilogue(const wg8_plan &plan, int n, int column, const float (&scale)[2], const float (&bias)[2],
-                            const int4 (&v)[S::BATCH]) {
+IV_DEVICE void wg8_epilogue(const wg8_plan &plan, int n, int column, const float *of_rows, const float (&scale)[2],
+                            const float (&bias)[2], const int4 (&v)[S::BATCH]) {
     constexpr int EACH = 2 / S::TERMS, COUNT = S::BATCH * EACH, L = S::TERMS - 1;
     const iv_linear_problem &l = plan.p.l;
     if (plan.p.sums) return wg8_put_sums<S>(plan, n, column, v);
@@ -166,8 +168,7 @@ IV_DEVICE void wg8_epilogue(const wg8_plan &plan, int n, int column, const float
     bool there0 = n < l.n, there1 = n + 8 < l.n, add = l.epilogue == IV_GPU_RESIDUAL;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        int row = wg8_row<S>(column + i / EACH * 8, i % EACH);
-        of_row[i] = iv_load_if(plan.p.scales + row, row < l.rows);
+        of_row[i] = of_rows[wg8_row<S>(i / EACH * 8, i % EACH)];
     }
     float old[2][COUNT];
 #pragma unroll
@@ -222,7 +223,8 @@ IV_DEVICE int wg8_output_of(int thread) { return thread / 32 * 16 + thread % 32 
 
 /* A whole tile by its own consumers. Sums move through the registers, so that one loop, which fits the instruction
  * cache, has all chunks. */
-template <class S> IV_DEVICE void wg8_epilogue_tile(const wg8_plan &plan, const wg8_tile &t, int (&d)[S::COUNT]) {
+template <class S>
+IV_DEVICE void wg8_epilogue_tile(const wg8_plan &plan, const wg8_tile &t, const float *of_rows, int (&d)[S::COUNT]) {
     int n = t.n + wg8_output_of(threadIdx.x);
     float scale[2], bias[2];
     wg8_load_outputs(plan, n, scale, bias);
@@ -231,14 +233,15 @@ template <class S> IV_DEVICE void wg8_epilogue_tile(const wg8_plan &plan, const 
         int4 v[S::BATCH];
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++) v[i] = make_int4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
-        wg8_epilogue<S>(plan, n, t.column + 8 * c, scale, bias, v);
+        wg8_epilogue<S>(plan, n, t.column + 8 * c, of_rows + 8 * c / S::TERMS, scale, bias, v);
 #pragma unroll
         for (int i = 0; i + 4 * S::BATCH < S::COUNT; i++) d[i] = d[i + 4 * S::BATCH];
     }
 }
 
 /* The sums of a cluster's CTAs, each of which ends a part of the columns. A warp is at the same chunks throughout. */
-template <class S> IV_DEVICE void wg8_reduce(const wg8_plan &plan, const wg8_tile &t, uint32_t ring, int rank) {
+template <class S>
+IV_DEVICE void wg8_reduce(const wg8_plan &plan, const wg8_tile &t, uint32_t ring, int rank, const float *of_rows) {
     constexpr int BATCHES = S::CHUNKS / S::BATCH;
     int pieces = BATCHES * (WG8_CONSUMERS / 32), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int piece = rank * (WG8_CONSUMERS / 32) + warp; piece < pieces; piece += plan.split * (WG8_CONSUMERS / 32)) {
@@ -250,31 +253,61 @@ template <class S> IV_DEVICE void wg8_reduce(const wg8_plan &plan, const wg8_til
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++) v[i] = make_int4(0, 0, 0, 0);
 #pragma unroll 1
-        for (int c = 0; c < plan.split; c++) {
-            float4 part[S::BATCH];
+        for (int c = 0; c < plan.split; c += 2) { /* a power of two */
+            float4 part[2][S::BATCH];
 #pragma unroll
-            for (int i = 0; i < S::BATCH; i++)
-                part[i] =
-                    iv_load_cluster4(iv_shared_of(ring + ((first + i) * WG8_CONSUMERS + thread) * 16, (uint32_t)c));
+            for (int i = 0; i < 2 * S::BATCH; i++)
+                part[i / S::BATCH][i % S::BATCH] = iv_load_cluster4(iv_shared_of(
+                    ring + ((first + i % S::BATCH) * WG8_CONSUMERS + thread) * 16, (uint32_t)(c + i / S::BATCH)));
 #pragma unroll
-            for (int i = 0; i < S::BATCH; i++) {
-                v[i].x += __float_as_int(part[i].x), v[i].y += __float_as_int(part[i].y);
-                v[i].z += __float_as_int(part[i].z), v[i].w += __float_as_int(part[i].w);
+            for (int i = 0; i < 2 * S::BATCH; i++) {
+                float4 from = part[i / S::BATCH][i % S::BATCH];
+                int4 &to = v[i % S::BATCH];
+                to.x += __float_as_int(from.x), to.y += __float_as_int(from.y);
+                to.z += __float_as_int(from.z), to.w += __float_as_int(from.w);
             }
         }
-        wg8_epilogue<S>(plan, n, t.column + 8 * first, scale, bias, v);
+        wg8_epilogue<S>(plan, n, t.column + 8 * first, of_rows + 8 * first / S::TERMS, scale, bias, v);
     }
+}
+
+/* What the end of a tile needs: scales of rows, on their way while it is multiplied, and addends in L2. */
+template <class S> IV_DEVICE void wg8_ask(const wg8_plan &plan, const wg8_tile &t, float (&scales)[S::SCALES]) {
+    const iv_linear_problem &l = plan.p.l;
+    int first = t.column / S::TERMS, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < S::SCALES; i++) {
+        int row = first + lane + 32 * i;
+        scales[i] = iv_load_if(plan.p.scales + row, row < l.rows && lane + 32 * i < S::ROWS);
+    }
+    if (l.epilogue != IV_GPU_RESIDUAL || plan.p.sums) return;
+    for (int i = threadIdx.x; i < S::ROWS * (WG8_N / 32); i += WG8_CONSUMERS) {
+        int row = first + i / (WG8_N / 32), n = t.n + i % (WG8_N / 32) * 32;
+        if (row < l.rows && n < l.n) iv_prefetch_l2((const float *)l.out + (size_t)row * l.out_stride + n);
+    }
+}
+
+/* To the warp's copy. */
+template <class S> IV_DEVICE void wg8_keep(const float (&scales)[S::SCALES], float *of_rows) {
+    int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < S::SCALES; i++)
+        if (lane + 32 * i < S::ROWS) of_rows[lane + 32 * i] = scales[i];
+    __syncwarp();
 }
 
 /* ---- the consumers ----------------------------------------------------------------------------------------------- */
 
 template <class S>
 IV_DEVICE void wg8_consume(const wg8_plan &p, uint32_t ring, uint32_t full, uint32_t empty, int first, int step,
-                           wg8_range k, int4 *root) {
+                           wg8_range k, int4 *root, float *of_rows) {
     int stage = 0, phase = 0, d[S::COUNT];
     uint32_t mine = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * WG8_K;
     for (int at = first; at < p.tiles; at += step) {
         int before = -1;
+        float scales[S::SCALES];
+        wg8_ask<S>(p, wg8_tile_at<S::QN>(p, at), scales);
 #pragma unroll 1
         for (int block = k.first; block < k.last; block++) {
             iv_mbar_wait(full + 8 * stage, phase);
@@ -292,8 +325,9 @@ IV_DEVICE void wg8_consume(const wg8_plan &p, uint32_t ring, uint32_t full, uint
         iv_wgmma_wait<0>();
         wg8_hold(d);
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(empty + 8 * before);
+        wg8_keep<S>(scales, of_rows);
         if (p.split == 1) {
-            wg8_epilogue_tile<S>(p, wg8_tile_at<S::QN>(p, at), d);
+            wg8_epilogue_tile<S>(p, wg8_tile_at<S::QN>(p, at), of_rows, d);
             continue;
         }
         iv_named_sync(1, WG8_CONSUMERS); /* then the ring is free: a cluster has one tile */
@@ -310,6 +344,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::CTAS)
                const __grid_constant__ wg8_plan p) {
     extern __shared__ __align__(1024) char shared[];
     uint32_t ring = iv_shared(shared), full = ring + p.stages * S::STAGE, empty = full + 8 * p.stages;
+    float *of_rows = (float *)(shared + p.stages * (S::STAGE + 16)) + threadIdx.x / 32 * S::ROWS; /* of consumers */
     int rank = p.split > 1 ? (int)iv_cluster_rank() : 0, first = blockIdx.x / p.split, step = gridDim.x / p.split;
     wg8_range k = wg8_range_of(p, rank);
     if (threadIdx.x == 0) {
@@ -328,10 +363,10 @@ static __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     } else {
         if constexpr (S::MOVED) iv_registers_take<232>();
         iv_wait();
-        wg8_consume<S>(p, ring, full, empty, first, step, k, (int4 *)shared);
+        wg8_consume<S>(p, ring, full, empty, first, step, k, (int4 *)shared, of_rows);
         if (p.split > 1) {
             iv_cluster_sync(); /* all sums are written */
-            wg8_reduce<S>(p, wg8_tile_at<S::QN>(p, first), ring, rank);
+            wg8_reduce<S>(p, wg8_tile_at<S::QN>(p, first), ring, rank, of_rows);
         }
     }
     if (p.split > 1) iv_cluster_leave(); /* no peer still reads from this one */
@@ -341,7 +376,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::CTAS)
 
 template <int TERMS, int QN, iv_dtype TYPE> static wg8_instance wg8_make(void) {
     using S = wg8_shape<TERMS, QN, TYPE>;
-    return {TERMS, QN, S::STAGE, WG8_N * QN * 4, S::CTAS, S::THREADS, TYPE, wg8_kernel<S>};
+    return {TERMS, QN, S::STAGE, WG8_N * QN * 4, S::CTAS, S::THREADS, S::SCALE_BYTES, TYPE, wg8_kernel<S>};
 }
 #define WG8_COLUMNS(terms, type)                                                           \
     wg8_make<terms, 16, type>(), wg8_make<terms, 32, type>(), wg8_make<terms, 64, type>(), \
@@ -358,10 +393,10 @@ static size_t wg8_ceil(size_t a, size_t b) { return (a + b - 1) / b; }
 static size_t wg8_columns(const iv_gpu_int8_args *a) { return a->l.rows * (size_t)a->l.w.terms; }
 static size_t wg8_blocks(const iv_gpu_int8_args *a) { return wg8_ceil(a->l.w.k_padded, WG8_K); }
 
-static int wg8_shared(const wg8_instance *w, int stages) { return stages * (w->stage + 16); }
+static int wg8_shared(const wg8_instance *w, int stages) { return stages * (w->stage + 16) + w->scales; }
 
 static int wg8_stages(const wg8_instance *w, int ctas) {
-    int stages = (WG8_SHARED_MAX + 1024) / ctas - 1024;
+    int stages = (WG8_SHARED_MAX + 1024) / ctas - 1024 - w->scales;
     stages /= w->stage + 16;
     return stages < WG8_RING_MAX ? stages : WG8_RING_MAX;
 }
@@ -402,12 +437,16 @@ static double wg8_cost(const iv_gpu_int8_args *a, const iv_gpu_int8_config *c) {
            tiles = (double)wg8_ceil(a->l.w.n, WG8_N) * (double)wg8_ceil(wg8_columns(a), (size_t)c->tile_m);
     int sms =
         a->l.spare > 0 && a->l.spare < WG8_MULTIPROCESSORS ? WG8_MULTIPROCESSORS - a->l.spare : WG8_MULTIPROCESSORS;
+    /* multiprocessors that clusters of 4 and 8 leave unused: they do not divide those that share a crossbar */
+    sms -= c->split_k <= 2 ? 0 : c->split_k <= 4 ? 12 : 28;
+    if (sms < c->split_k) sms = c->split_k;
     double slots = (double)sms * c->ctas / c->split_k, rounds = ceil(tiles / slots);
     double together = fmin(c->ctas, fmax(1, ceil(tiles * c->split_k / sms))); /* CTAs of a multiprocessor */
     double block = fmax(4 * columns, (WG8_N + columns) * WG8_K / l2) * together;
-    double us = rounds * (ceil((double)wg8_blocks(a) / c->split_k) * fmax(block, 350) + 800 + 10 * columns);
-    if (c->split_k > 1) us += 1200 + 200 * c->split_k;
-    return fmax(us, (double)a->l.w.n * (double)a->l.w.k_padded / memory);
+    double cycles = rounds * (ceil((double)wg8_blocks(a) / c->split_k) * fmax(block, 350) + 1500 +
+                              (a->l.epilogue == IV_GPU_SWIGLU ? 30 : 15) * columns);
+    if (c->split_k > 1) cycles += 1500 * c->split_k;
+    return fmax(cycles, (double)a->l.w.n * (double)a->l.w.k_padded / memory);
 }
 
 bool iv_gpu_int8_wgmma_prefer(const iv_gpu_int8_args *a, iv_gpu_int8_config *c) {

@@ -246,10 +246,11 @@ static iv_status check_kinds(const iv_model *m, iv_error *err) {
 static iv_status check_learned(const iv_model_config *c, iv_error *err) {
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
-            return iv_fail(err, IV_UNSUPPORTED,
-                           "model_type %s: an adapter that learns on device cuda takes no layers with a state nor gates "
-                           "of attention's output yet (device cpu does)",
-                           c->model_type);
+            return iv_fail(
+                err, IV_UNSUPPORTED,
+                "model_type %s: an adapter that learns on device cuda takes no layers with a state nor gates "
+                "of attention's output yet (device cpu does)",
+                c->model_type);
     return IV_OK;
 }
 

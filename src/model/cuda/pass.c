@@ -155,7 +155,7 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 
 /* Does a layer in int8 read this norm's rows? The final norm's are the head's. */
 static bool norms_to_codes(const gpu_pass *p, const float *weight) {
-    enum { HIDDEN_MAX = 32768 };
+    enum { HIDDEN_MAX = 25600 };
     const gpu_forward *f = p->f;
     return f->int8 && !f->int8->one_scale && weight != f->last_norm && !f->centered && p->microsteps == 1 &&
            p->hidden <= HIDDEN_MAX;

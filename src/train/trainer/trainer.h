@@ -107,7 +107,7 @@ void iv_train_close(iv_trainer *t); /* NULL is fine */
 /* The model that the trainer writes to: for rollouts, exports and names. It belongs to the trainer. */
 iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
-iv_gpu *iv_train_gpu(iv_trainer *t); /* that has it; NULL: the CPU */
+iv_gpu *iv_train_gpu(iv_trainer *t);                              /* that has it; NULL: the CPU */
 const iv_train_options *iv_train_options_of(const iv_trainer *t); /* as it was opened */
 size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_borrowed_bytes(const iv_trainer *t); /* of options.borrowed, in use */
