@@ -164,6 +164,21 @@ static void adapters_of_one_base(void **state) {
     adapters_of_one_base_on("cuda", has_tensor_cores ? "tc16" : "fma32");
 }
 
+/* Layers whose products a GPU's learner has no adapters of are refused by name. */
+static void layers_that_do_not_serve(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    static const char *const models[] = {"families/qwen3_next_a", "families/lfm2_a"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        iv_trainer_options o = adapter_options(case_path(models[i]));
+        iv_trainer *t = NULL;
+        iv_error err;
+        o.device = "cuda", o.arithmetic = "fma32", o.dtype = "bfloat16";
+        assert_int_equal(iv_trainer_open(&o, &t, &err), IV_UNSUPPORTED);
+        if (!strstr(err.message, "takes no layers with a state nor gates")) fail_msg("%s", err.message);
+    }
+}
+
 /* A base that the learner cannot read is refused by name. */
 static void bases_that_do_not_serve(void **state) {
     (void)state;

@@ -205,6 +205,60 @@ static shape packed_shape(rng *r) {
     return s;
 }
 
+/* Forms of files as people have them, which kernels have loops of their own for: every code times scales of any
+ * magnitude, widened on a GPU as the kernels of linear layers widen it. */
+static void check_frequent_form(rng *r, const iv_code_form *form) {
+    iv_matrix m;
+    size_t n = 8 * (1 + rng_below(r, 5)), k = 512 + 16 * rng_below(r, 20), plain = n * k * 2;
+    if (form->group < k) k -= k % form->group;
+    assert_true(iv_matrix_shape_rows(&m, IV_BF16, n, k, false));
+    m.leaves = 1;
+    assert_true(iv_packed_units_shape(&m, form));
+    uint16_t *want = malloc(plain), *got = malloc(plain);
+    void *out;
+    m.data = calloc(1, iv_matrix_bytes(&m));
+    fill(r, &m, form, want);
+    iv_gpu_matrix w = {.format = m.format, .type = IV_BF16, .n = n, .k_padded = k, .leaves = 1};
+    w.data = device(m.data, iv_matrix_bytes(&m)), w.units = iv_packed_units_form(&m);
+    CUDA(cudaMalloc(&out, plain));
+    CUDA(iv_gpu_widen_units(&w, out, NULL));
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaMemcpy(got, out, plain, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n * k; i++)
+        if (got[i] != want[i])
+            fail_msg("kind %d scales %s group %zu: row %zu k %zu: wanted %x, found %x", (int)form->kind,
+                     iv_dtype_name(form->scale_type), form->group, i / k, i % k, want[i], got[i]);
+    CUDA(cudaFree((void *)(uintptr_t)w.data));
+    CUDA(cudaFree(out));
+    free(m.data), free(want), free(got);
+}
+
+static void check_frequent_forms(rng *r, size_t times) {
+    static const struct {
+        iv_code_kind kind;
+        iv_code_second second;
+        iv_dtype scale_type;
+        size_t group;
+    } forms[] = {
+        {IV_CODES_E4M3, IV_SECOND_NONE, IV_F32, 128},         {IV_CODES_E4M3, IV_SECOND_NONE, IV_BF16, 128},
+        {IV_CODES_E4M3, IV_SECOND_NONE, IV_F32, SIZE_MAX},    {IV_CODES_E4M3, IV_SECOND_NONE, IV_BF16, 32},
+        {IV_CODES_INT4, IV_SECOND_NONE, IV_BF16, 128},        {IV_CODES_INT4, IV_SECOND_NONE, IV_BF16, 32},
+        {IV_CODES_INT4, IV_SECOND_ZERO, IV_F16, 128},         {IV_CODES_INT4, IV_SECOND_NONE, IV_F16, 32},
+        {IV_CODES_E2M1, IV_SECOND_NONE, IV_BF16, 32},         {IV_CODES_E2M1, IV_SECOND_NONE, IV_F32, 16},
+        {IV_CODES_E2M1_DOUBLED, IV_SECOND_NONE, IV_BF16, 32}, {IV_CODES_UINT4, IV_SECOND_MIN, IV_F32, 32},
+        {IV_CODES_INT8, IV_SECOND_NONE, IV_F16, 32},          {IV_CODES_INT8, IV_SECOND_NONE, IV_BF16, SIZE_MAX}};
+    for (size_t i = 0; i < times * (sizeof forms / sizeof *forms); i++) {
+        size_t f = i % (sizeof forms / sizeof *forms);
+        iv_code_form form = {.format = IV_WEIGHT_FP8,
+                             .kind = forms[f].kind,
+                             .second = forms[f].second,
+                             .scale_type = forms[f].scale_type,
+                             .group = forms[f].group,
+                             .outer = forms[f].group};
+        check_frequent_form(r, &form);
+    }
+}
+
 static void free_packed(problem *p, iv_gpu_linear_args *packed) {
     CUDA(cudaFree((void *)(uintptr_t)packed->w.data));
     CUDA(cudaFree(packed->widened));

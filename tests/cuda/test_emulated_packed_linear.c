@@ -33,6 +33,12 @@ static void codes_have_the_laws_bits(void **state) {
     printf(", all the law's bits\n");
 }
 
+static void frequent_forms_are_widened_exactly(void **state) {
+    (void)state;
+    rng r = rng_start("emulated packed forms");
+    check_frequent_forms(&r, 4);
+}
+
 /* Control: the same check sees codes of which a bit is changed. */
 static void changed_codes_are_seen(void **state) {
     (void)state;
@@ -63,6 +69,7 @@ int main(void) {
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
     is_hopper = true;
     const struct CMUnitTest tests[] = {cmocka_unit_test(codes_have_the_laws_bits),
+                                       cmocka_unit_test(frequent_forms_are_widened_exactly),
                                        cmocka_unit_test(changed_codes_are_seen)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);

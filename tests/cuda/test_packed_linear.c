@@ -25,10 +25,16 @@ static void codes_have_the_laws_bits(void **state) {
     printf("packed linear: %zu problems, %zu runs, all the law's bits\n", problems, configurations_run);
 }
 
+static void frequent_forms_are_widened_exactly(void **state) {
+    (void)state;
+    rng r = rng_start("packed forms");
+    check_frequent_forms(&r, trials(20, 400));
+}
+
 int main(void) {
     int count = 0, major = 0, minor = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-        printf("SKIPPED: 1 case needs a GPU; it runs emulated in cuda_emulated_packed_linear\n");
+        printf("SKIPPED: 2 cases need a GPU; they run emulated in cuda_emulated_packed_linear\n");
         return 77;
     }
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -36,7 +42,8 @@ int main(void) {
     is_hopper = major == 9 && minor == 0;
     iv_error err;
     if (iv_pool_open(0, &pool, &err) != IV_OK) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_have_the_laws_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_have_the_laws_bits),
+                                       cmocka_unit_test(frequent_forms_are_widened_exactly)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return failed;

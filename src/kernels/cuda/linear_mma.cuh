@@ -39,7 +39,15 @@ struct iv_mma_shape {
     static constexpr bool PACKED = PACKED_;
     static constexpr int LEAVES = LEAVES_, OUTPUTS = OUTPUTS_, GROUPS = GROUPS_, BLOCKS = BLOCKS_;
     static constexpr int WARPS = LEAVES * OUTPUTS, THREADS = (WARPS + 1) * 32, TOKENS = GROUPS * 8;
-    static constexpr int CTAS = LEAVES == 1 ? 3 : WARPS <= 4 || (LEAVES == 8 && OUTPUTS == 1) ? 2 : 1; /* on an SM */
+    /* On an SM; of packed weights as many as registers allow without spills, because other warps hide the time to widen
+     * a block. */
+    static constexpr int PACKED_CTAS = WARPS > 8 ? 1
+                                                 : (WARPS <= 4 ? 7 - 2 * GROUPS : 4 - GROUPS) -
+                                                       (LEAVES <= 2 && (GROUPS == 1 || WARPS == 8));
+    static constexpr int CTAS = PACKED                                        ? PACKED_CTAS
+                                : LEAVES == 1                                 ? 3
+                                : WARPS <= 4 || (LEAVES == 8 && OUTPUTS == 1) ? 2
+                                                                              : 1;
     static constexpr int STEPS = GROUPS >= 4 || BLOCKS == 1 ? 2 : 4;
     static_assert(!PACKED || STEPS == 4, "units have four steps");
     static constexpr int CHUNKS = BLOCKS * 4 / STEPS; /* of a stage */
@@ -119,16 +127,11 @@ template <class S> IV_DEVICE iv_mma_lane iv_mma_lane_of(const iv_mma_plan &p, in
     return l;
 }
 
-/* Fragments of chunk c of the stage at `stage`. Rows are 128 bytes, so a step changes address bits 5 and 6 only, which
- * the swizzle combines by XOR. */
-template <class S>
-IV_DEVICE void iv_mma_load(const iv_mma_plan &p, iv_mma_fragments<S> &f, uint32_t stage, const iv_mma_lane &l, int c) {
+/* Fragments of chunk c of the stage at `stage`, without packed weights. Rows are 128 bytes, so a step changes address
+ * bits 5 and 6 only, which the swizzle combines by XOR. */
+template <class S> IV_DEVICE void iv_mma_load(iv_mma_fragments<S> &f, uint32_t stage, const iv_mma_lane &l, int c) {
     int block = c * S::STEPS / 4;
     uint32_t w = stage + l.w + block * (S::LEAVES * S::LEAF_BYTES), x = stage + l.x + block * l.x_block;
-    if constexpr (S::PACKED) {
-        w = stage + l.w + block * p.units.bytes;
-        iv_unit_operand<S::TYPE>(f.w, w, w + l.w_next, p.units);
-    }
 #pragma unroll
     for (int s = 0; s < S::STEPS; s++) {
         uint32_t step = (uint32_t)(c * S::STEPS + s) % 4 * 32;
@@ -326,7 +329,7 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
     float acc[S::VALUES / 4][4], old[S::MINE];
     iv_mma_fragments<S> f[2];
     iv_mbar_wait(full, 0);
-    iv_mma_load<S>(p, f[0], ring, l, 0);
+    iv_mma_load<S>(f[0], ring, l, 0);
     for (int left = iv_mma_stages(p); left > 0; tile += gridDim.x) {
         iv_mma_load_old<S>(p, w, tile, old);
 #pragma unroll
@@ -335,13 +338,13 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
 #pragma unroll
             for (int c = 0; c < S::CHUNKS; c++) {
                 if (c + 1 < S::CHUNKS) {
-                    iv_mma_load<S>(p, f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
+                    iv_mma_load<S>(f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
                 } else {
                     iv_mma_release(empty + 8 * stage);
                     if (++stage == p.stages) stage = 0, phase ^= 1;
                     if (left > 1) {
                         iv_mbar_wait(full + 8 * stage, phase);
-                        iv_mma_load<S>(p, f[0], ring + stage * bytes, l, 0);
+                        iv_mma_load<S>(f[0], ring + stage * bytes, l, 0);
                     }
                 }
                 iv_mma_multiply<S>(acc, f[c % 2]);
@@ -351,33 +354,50 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
     }
 }
 
-/* The same for packed weights, a block at a time: other warps widen while one multiplies, and one operand leaves
- * registers for more of them. */
-template <class S>
-IV_DEVICE void iv_mma_consume_packed(const iv_mma_plan &p, uint32_t ring, uint32_t full, uint32_t empty, float *sums,
-                                     int bytes) {
-    int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), stage = 0, phase = 0, tile = blockIdx.x;
-    iv_mma_warp w = {warp % S::LEAVES, warp / S::LEAVES};
-    iv_mma_lane l = iv_mma_lane_of<S>(p, w.leaf, w.output);
-    float acc[S::VALUES / 4][4], old[S::MINE];
-    for (int left = iv_mma_stages(p); left > 0; tile += gridDim.x) {
-        iv_mma_load_old<S>(p, w, tile, old);
-#pragma unroll
-        for (int v = 0; v < S::VALUES; v++) acc[v / 4][v % 4] = 0.0f;
-        for (int round = 0; round < p.rounds; round++, left--) {
-            iv_mbar_wait(full + 8 * stage, phase);
+/* A stage of packed weights. */
+template <class S, class U>
+IV_DEVICE void iv_mma_stage_packed(const iv_mma_plan &p, float (&acc)[S::VALUES / 4][4], uint32_t stage,
+                                   const iv_mma_lane &l) {
+    constexpr int AT_ONCE = U::SHORT ? 2 : 1;
+    uint32_t unit = stage + l.w;
 #pragma unroll 1
-            for (int c = 0; c < S::CHUNKS; c++) {
-                iv_mma_fragments<S> f;
-                iv_mma_load<S>(p, f, ring + stage * bytes, l, c);
-                iv_mma_multiply<S>(acc, f);
-            }
-            iv_mma_release(empty + 8 * stage);
-            if (++stage == p.stages) stage = 0, phase ^= 1;
+    for (int first = 0; first < S::CHUNKS; first += AT_ONCE) {
+        iv_unit_lane codes[AT_ONCE];
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; c++)
+            iv_load_unit<U>(codes[c], unit + c * p.units.bytes, unit + c * p.units.bytes + l.w_next);
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; c++, unit += p.units.bytes) {
+            iv_mma_fragments<S> f;
+            iv_mma_load<S>(f, stage, l, first + c);
+            iv_widen_unit<U>(f.w, codes[c], unit, unit + l.w_next, p.units);
+            iv_mma_multiply<S>(acc, f);
         }
-        iv_mma_finish<S>(p, acc, sums, w, tile, old);
     }
 }
+
+/* The same for packed weights, in the loop of their form. Other warps widen while one multiplies. */
+template <class S> struct iv_mma_consume_packed {
+    template <class U>
+    IV_DEVICE void run(const iv_mma_plan &p, uint32_t ring, uint32_t full, uint32_t empty, float *sums, int bytes) {
+        int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), stage = 0, phase = 0, tile = blockIdx.x;
+        iv_mma_warp w = {warp % S::LEAVES, warp / S::LEAVES};
+        iv_mma_lane l = iv_mma_lane_of<S>(p, w.leaf, w.output);
+        float acc[S::VALUES / 4][4], old[S::MINE];
+        for (int left = iv_mma_stages(p); left > 0; tile += gridDim.x) {
+            iv_mma_load_old<S>(p, w, tile, old);
+#pragma unroll
+            for (int v = 0; v < S::VALUES; v++) acc[v / 4][v % 4] = 0.0f;
+            for (int round = 0; round < p.rounds; round++, left--) {
+                iv_mbar_wait(full + 8 * stage, phase);
+                iv_mma_stage_packed<S, U>(p, acc, ring + stage * bytes, l);
+                iv_mma_release(empty + 8 * stage);
+                if (++stage == p.stages) stage = 0, phase ^= 1;
+            }
+            iv_mma_finish<S>(p, acc, sums, w, tile, old);
+        }
+    }
+};
 
 /* Shared memory: ring, sums, mbarriers. */
 template <class S>
@@ -397,7 +417,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     if (threadIdx.x / 32 < S::WARPS) {
         iv_wait();
         if constexpr (S::PACKED)
-            iv_mma_consume_packed<S>(p, ring, full, empty, sums, bytes);
+            iv_unit_choose<iv_mma_consume_packed<S>, S::TYPE>(p.units, p, ring, full, empty, sums, bytes);
         else
             iv_mma_consume<S>(p, ring, full, empty, sums, bytes);
     } else if (threadIdx.x % 32 == 0) {
@@ -427,12 +447,14 @@ template <class S> static iv_mma_instance iv_mma_instance_of(void) {
 #define IV_MMA_PACKED_TOKENS(T, leaves, outputs)                        \
     iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 1, 2, true>>(), \
         iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 2, 2, true>>()
+#define IV_MMA_PACKED_LONG(T, leaves, outputs) iv_mma_instance_of<iv_mma_shape<T, leaves, outputs, 1, 4, true>>()
 #define IV_MMA_PACKED_INSTANCES(name, T)                                                                    \
     const iv_mma_instance *name(size_t *count) {                                                            \
         static const iv_mma_instance all[] = {IV_MMA_PACKED_TOKENS(T, 8, 1), IV_MMA_PACKED_TOKENS(T, 8, 2), \
                                               IV_MMA_PACKED_TOKENS(T, 4, 1), IV_MMA_PACKED_TOKENS(T, 4, 2), \
                                               IV_MMA_PACKED_TOKENS(T, 2, 2), IV_MMA_PACKED_TOKENS(T, 2, 4), \
-                                              IV_MMA_PACKED_TOKENS(T, 1, 4)};                               \
+                                              IV_MMA_PACKED_TOKENS(T, 1, 4), IV_MMA_PACKED_LONG(T, 8, 1),   \
+                                              IV_MMA_PACKED_LONG(T, 4, 1),   IV_MMA_PACKED_LONG(T, 4, 2)};  \
         *count = sizeof all / sizeof *all;                                                                  \
         return all;                                                                                         \
     }

@@ -117,9 +117,7 @@ static bool is_faster(const iv_gpu_linear_args *a) {
 static void pick(const iv_gpu_linear_args *a, int *tile_n, int *blocks, int *ctas) {
     size_t k = a->w.k_padded, megabytes = a->w.n * k * 2 / 1000000, waves = ceil_div(ceil_div(a->w.n, 16), IV_H200_SMS);
     *ctas = 1;
-    if (is_packed(a)) {
-        *tile_n = a->w.leaves >= 4 ? 16 : a->w.leaves == 2 ? 32 : 64, *blocks = 2, *ctas = 2;
-    } else if (a->w.leaves == 8) {
+    if (a->w.leaves == 8) {
         *tile_n = 16, *blocks = 1;
     } else if (a->w.leaves == 4) { /* two waves of tiles: with few rows two CTAs, with many a larger tile */
         bool larger = waves == 2 && a->rows > 16 && k > 2048, two = waves == 2 && a->rows <= 8 && megabytes <= 30;
@@ -131,10 +129,29 @@ static void pick(const iv_gpu_linear_args *a, int *tile_n, int *blocks, int *cta
     }
 }
 
+/* Of packed weights: the tile and CTAs of an SM with the least outputs on the busiest SM; of equals, most warps. */
+static bool pick_packed(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
+    size_t count, least = SIZE_MAX;
+    int warps = 0, tile_m = 0;
+    const iv_mma_instance *w = instances(a, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (tile_m && w[i].tile_m > tile_m) continue; /* the fewest tokens that suffice */
+        for (int n = 1; n <= w[i].ctas; n++) {
+            int stages = deepest_ring(a, &w[i], n), here = n * w[i].threads / 32;
+            size_t tiles = ceil_div(a->w.n, (size_t)w[i].tile_n);
+            size_t outputs = ceil_div(tiles, (size_t)(IV_H200_SMS * n)) * (size_t)(n * w[i].tile_n);
+            if (!fits(a, &w[i], stages) || outputs > least || (outputs == least && here <= warps)) continue;
+            least = outputs, warps = here, tile_m = w[i].tile_m, *c = config_of(&w[i], stages);
+        }
+    }
+    return warps > 0;
+}
+
 bool iv_gpu_mma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     size_t count;
     int tile_n, blocks, ctas;
     if (!possible(a) || !is_faster(a)) return false;
+    if (is_packed(a)) return pick_packed(a, c);
     pick(a, &tile_n, &blocks, &ctas);
     const iv_mma_instance *w = instances(a, &count);
     for (size_t i = 0; i < count; i++) { /* instances are in ascending order of tokens */

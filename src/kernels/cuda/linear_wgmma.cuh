@@ -110,10 +110,13 @@ IV_DEVICE void iv_wgmma_reduce(const iv_wgmma_plan &plan, const iv_wgmma_shared 
 
 /* Issues the wgmmas of the next stage as one commit group. FIRST: the first block of a leaf. */
 template <class S, bool FIRST>
-IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, float (&d)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_issue(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_ring &r,
+                              float (&d)[S::COUNT]) {
     iv_mbar_wait(m.full + 8 * r.stage, r.phase);
-    uint32_t stage = m.ring + r.stage * S::STAGE;
-    uint64_t p = iv_wgmma_desc(stage + m.mine), q = iv_wgmma_desc(stage + S::P_BYTES);
+    if constexpr (S::PACKED) iv_mbar_wait(m.wide + 8 * r.stage, r.phase);
+    uint32_t stage = m.ring + r.stage * iv_wgmma_stage_bytes<S>(plan);
+    uint64_t p = iv_wgmma_desc(stage + iv_wgmma_p_offset<S>(plan) + m.mine);
+    uint64_t q = iv_wgmma_desc(stage + iv_wgmma_q_offset<S>(plan));
     iv_wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; s++) iv_wgmma<S::TYPE>(d, p + 2 * s, q + 2 * s, s > 0 || !FIRST);
@@ -142,7 +145,7 @@ template <class S, bool FIRST>
 IV_DEVICE int iv_wgmma_issue_next(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                                   float (&d)[S::COUNT]) {
     int before = f.last;
-    iv_wgmma_issue<S, FIRST>(m, f.next, d);
+    iv_wgmma_issue<S, FIRST>(plan, m, f.next, d);
     f.last = f.next.stage, f.block = FIRST ? 1 : f.block + 1;
     f.next.next(plan.stages);
     return before;
@@ -494,47 +497,30 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
     }
 }
 
-/* ---- packed tiles --------------------------------------------------------------------------------------------- */
+/* ---- packed weights ------------------------------------------------------------------------------------------- */
 
-/* The leaves of a tile. A warpgroup widens a block when it has multiplied the one before: the assembler would write the
- * next operand to the registers of one in flight. Meanwhile other warpgroups of the SM multiply. */
-template <class S>
-IV_DEVICE void iv_packed_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_ring &r,
-                                 float (&acc)[S::COUNT]) {
-    float node[3][S::COUNT];
-#pragma unroll
-    for (int i = 0; i < S::COUNT; i++) acc[i] = 0.0f;
+/* A widener's work: of the 16 rows in all stages every WIDENERS-th. Other warps widen while one waits. */
+template <class S> struct iv_wgmma_widen {
+    template <class U>
+    IV_DEVICE void run(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int widener, int stages) {
+        iv_wgmma_ring r = {0, 0};
+        for (int item = widener; stages > 0; stages--, item -= S::ITEMS, r.next(plan.stages)) {
+            uint32_t stage = m.ring + r.stage * plan.stage;
+            iv_mbar_wait(m.full + 8 * r.stage, r.phase); /* of each stage: a barrier knows only parity */
 #pragma unroll 1
-    for (int leaf = 0; leaf < S::LEAVES; leaf++) {
-#pragma unroll 1
-        for (int block = 0; block < plan.blocks; block++) {
-            uint32_t operand[4][4], stage = m.ring + r.stage * plan.stage;
-            uint64_t q = iv_wgmma_desc(stage + iv_wgmma_q_offset<S>(plan));
-            iv_mbar_wait(m.full + 8 * r.stage, r.phase);
-            iv_unit_operand<S::TYPE>(operand, stage + m.mine, stage + m.mine + plan.units.bytes, plan.units);
-            iv_wgmma_fence();
-#pragma unroll
-            for (int s = 0; s < 4; s++) iv_wgmma_a<S::TYPE, false>(acc, operand[s], q + 2 * s, s > 0 || block > 0);
-            iv_wgmma_commit();
-            iv_wgmma_wait<0>();
-            iv_wgmma_hold(acc);
-            iv_wgmma_release<S>(m, r.stage);
-            r.next(plan.stages);
+            for (; item < S::ITEMS; item += S::WIDENERS) {
+                uint32_t unit = stage + item * 2 * plan.units.bytes, a[4][4];
+                iv_unit_lane codes;
+                iv_load_unit<U>(codes, unit, unit + plan.units.bytes);
+                iv_widen_unit<U>(a, codes, unit, unit + plan.units.bytes, plan.units);
+                iv_unit_store(stage + iv_wgmma_p_offset<S>(plan) + item * 16 * IV_ROW_BYTES, a);
+                iv_fence_async();
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.wide + 8 * r.stage);
+            }
         }
-        iv_linear_leaf_ends<false>(leaf, S::LEAVES, acc, node);
     }
-}
-
-template <class S>
-IV_DEVICE void iv_packed_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step) {
-    iv_wgmma_ring r = {0, 0};
-    float root[S::COUNT];
-    for (int at = first; at < tiles; at += step) {
-        iv_packed_subtree<S>(plan, m, r, root);
-        if (plan.split_k > 1) return iv_wgmma_publish<S>(m, root); /* a single tile */
-        iv_wgmma_epilogue_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
-    }
-}
+};
 
 /* Lays out shared memory and initializes the barriers. */
 template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
@@ -542,17 +528,17 @@ template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan
     char *bars = shared + stages + S::SCRATCH;
     iv_wgmma_shared m;
     m.ring = iv_shared(shared), m.root = (float4 *)shared, m.scratch = (float4 *)(shared + stages);
-    m.mine = S::PACKED ? __shfl_sync(~0u, threadIdx.x / 32, 0) * 2 * plan.units.bytes
-                       : __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
+    m.mine = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
-    m.stagger = m.empty + 8 * plan.stages;
-    char *rows = bars + 16 * plan.stages + 16;
+    m.stagger = m.empty + 8 * plan.stages, m.wide = m.stagger + 16;
+    char *rows = bars + (S::PACKED ? 24 : 16) * plan.stages + 16;
     m.rows = (int *)rows, m.entries = (iv_wgmma_entry *)rows, m.tiles = (iv_wgmma_tile *)(rows + S::ROWS_BYTES);
     m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, plan.gathered ? 2 : 1);
             iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::PEERS);
+            if constexpr (S::PACKED) iv_mbar_init(m.wide + 8 * s, S::ITEMS);
         }
         iv_mbar_init(m.stagger, 4);
         iv_mbar_init_fence();
@@ -585,7 +571,11 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     bool joins = S::PEERS == 1 && (plan.split_k > 1 || halved); /* the other CTAs of the cluster */
     if (threadIdx.x >= S::CONSUMERS) {
         if constexpr (S::MOVED) iv_registers_give<S::GIVEN>();
-        if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
+        int other = __shfl_sync(~0u, threadIdx.x / 32, 0) - S::CONSUMERS / 32;
+        if (other > 0) {
+            if constexpr (S::PACKED)
+                iv_unit_choose<iv_wgmma_widen<S>, S::TYPE>(plan.units, plan, m, other - 1,
+                                                           mine * S::LEAVES * plan.blocks);
             iv_dependency_wait();
         } else if (!S::DENSE && plan.gathered) {
             iv_wgmma_produce_gathered<S>(&weights, plan, m, tiles, first, step);
@@ -599,8 +589,6 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         iv_dependency_wait();
         if constexpr (S::SINGLE_ACC)
             iv_wgmma_consume_single<S>(plan, m, mine);
-        else if constexpr (S::PACKED)
-            iv_packed_consume<S>(plan, m, tiles, first, step);
         else if constexpr (S::WIDE)
             iv_wgmma_consume_wide<S>(plan, m, mine, halved, rank);
         else

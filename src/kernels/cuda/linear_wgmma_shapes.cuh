@@ -28,8 +28,9 @@
 #define IV_WGMMA_PACKED_LEAVES(T, groups, tokens)                                       \
     IV_WGMMA_PACKED_OF(T, groups, tokens, 1), IV_WGMMA_PACKED_OF(T, groups, tokens, 2), \
         IV_WGMMA_PACKED_OF(T, groups, tokens, 4), IV_WGMMA_PACKED_OF(T, groups, tokens, 8)
-#define IV_WGMMA_PACKED_SHAPES(T) \
-    IV_WGMMA_PACKED_LEAVES(T, 1, 16), IV_WGMMA_PACKED_LEAVES(T, 1, 32), IV_WGMMA_PACKED_LEAVES(T, 2, 64)
+#define IV_WGMMA_PACKED_SHAPES(T)                                                                         \
+    IV_WGMMA_PACKED_LEAVES(T, 1, 16), IV_WGMMA_PACKED_LEAVES(T, 1, 32), IV_WGMMA_PACKED_LEAVES(T, 1, 64), \
+        IV_WGMMA_PACKED_LEAVES(T, 2, 64)
 
 #define IV_WGMMA_PART(name, ...)                              \
     const iv_wgmma_instance *name(size_t *count) {            \

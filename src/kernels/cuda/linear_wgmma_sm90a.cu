@@ -20,13 +20,14 @@ static int units_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) 
     return w->tile_n / IV_UNIT_ROWS * a->w.units.bytes;
 }
 
-/* Token rows of a stage begin at whole KiB, as their swizzle needs. */
+/* Rows of a stage begin at whole KiB, as their swizzle needs. */
 static int stage_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w) {
-    return w->packed ? (units_bytes(a, w) + 1023) / 1024 * 1024 + w->tile_m * IV_ROW_BYTES : w->stage;
+    return (w->packed ? (units_bytes(a, w) + 1023) / 1024 * 1024 : 0) + w->stage;
 }
 
 static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
-    return stages * (stage_bytes(a, w) + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
+    return stages * (stage_bytes(a, w) + (w->packed ? 24 : 16)) + w->fixed +
+           (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
 /* The deepest ring with which `ctas` CTAs fit on an SM, at most the blocks of a tile. */
@@ -191,6 +192,14 @@ static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     return iv_linear_cost(&cost);
 }
 
+/* Large layers of 4-bit codes with 33 to 64 rows, which the cost model was not fitted to (bench/gpu/packed_layers.c).
+ */
+static bool is_large_of_four_bits(const iv_gpu_linear_args *a) {
+    enum { CODE_BYTES = IV_UNIT_ROWS * IV_UNIT_K / 2 };
+    return is_packed(a) && a->w.units.code_bytes == CODE_BYTES && a->rows > 32 && a->rows <= 64 &&
+           a->w.n * a->w.k_padded >= (size_t)96 << 20;
+}
+
 /* The cheapest configuration by linear_cost.h (the first of equals), or pairs. */
 static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     iv_gpu_linear_config all[CONFIGS_MAX], best = {};
@@ -198,6 +207,7 @@ static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     double least = HUGE_VAL;
     bool pairs = a->rows >= PAIRS_FROM || iv_gpu_linear_wants_fusion(a);
     if (pairs && take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, &best)) return best;
+    if (is_large_of_four_bits(a) && take(a, 128, 64, 2, IV_WGMMA_SWAPPED, 1, &best)) return best;
     for (size_t i = 0; i < count && i < CONFIGS_MAX; i++) {
         double cost = cost_of(a, instance_for(a, &all[i]), &all[i]);
         if (cost < least) least = cost, best = all[i];

@@ -42,7 +42,8 @@ struct iv_wgmma_entry { /* of a wide, weighted tile: a row's slot in the output 
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA. WIDE: tokens are P.
  * PEERS: CTAs of a cluster that multicast their Q rows; each loads a half for both. FUSES: with the epilogues of a
- * training step. PACKED: weights are units of codes (kernels/packed_units.h), which consumers widen to registers. */
+ * training step. PACKED: weights are units of codes (kernels/packed_units.h), which WIDENERS, warps of their own, write
+ * as the stage's P rows. */
 template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1, bool FUSES_ = false,
           bool PACKED_ = false>
 struct iv_wgmma_shape {
@@ -51,30 +52,30 @@ struct iv_wgmma_shape {
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
     static constexpr int PEERS = PEERS_;
     static constexpr bool FUSES = FUSES_, PACKED = PACKED_;
-    static_assert(!PACKED || !WIDE, "weights in registers are the P rows");
+    static_assert(!PACKED || !WIDE, "weights are the P rows");
     static_assert(PEERS == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 are spilled to registers */
     /* approximate registers of a consumer; if too many, the producer's warpgroup gives some of its registers */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
-    static constexpr int NEED = PACKED ? (LEAVES == 1   ? 1
-                                          : LEAVES == 2 ? 2
-                                          : LEAVES == 4 ? 3
-                                                        : 4) *
-                                                 COUNT +
-                                             88
-                                       : NODES * COUNT + (COUNT < 128 ? 40 : 56);
-    static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
-    static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
-    static constexpr int GIVEN = WIDE ? 40 : 56, TAKEN = WIDE ? 232 : 224; /* of a producer's and a consumer's thread */
-    static_assert(!MOVED || CONSUMERS * TAKEN + 128 * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
+    static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
+    static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > (PACKED ? 120 : 168));
+    static constexpr int WIDENERS = PACKED ? 4 * GROUPS_ - 1 : 0, ITEMS = PN / 16; /* of a stage, each for one warp */
+    static constexpr int THREADS = CONSUMERS + (PACKED ? 32 * (WIDENERS + 1) : MOVED ? 128 : 32);
+    /* registers of a producer's or widener's thread, and of a consumer's */
+    static constexpr int GIVEN = PACKED ? 88 : WIDE ? 40 : 56, TAKEN = PACKED ? 168 : WIDE ? 232 : 224;
+    static_assert(!MOVED || CONSUMERS * TAKEN + (THREADS - CONSUMERS) * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
                   "a launch has no more registers, and setmaxnreg would wait for them forever");
     /* CTAs that fit on an SM: each of its four partitions has 16384 registers and every fourth warp */
-    static constexpr int CTAS = MOVED || NEED > 168 ? 1
-                                : GROUPS_ == 2      ? NEED > 96 ? 1 : 2
-                                : NEED <= 96        ? 4
-                                : NEED <= 128       ? 3
-                                                    : 2;
+    static constexpr int CTAS = PACKED                ? GROUPS_ == 2 || NEED > 120 ? 1
+                                                        : NEED > 68                ? 2
+                                                        : NEED > 56                ? 3
+                                                                                   : 4
+                                : MOVED || NEED > 168 ? 1
+                                : GROUPS_ == 2        ? NEED > 96 ? 1 : 2
+                                : NEED <= 96          ? 4
+                                : NEED <= 128         ? 3
+                                                      : 2;
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
     static constexpr bool SINGLE_ACC = WIDE && QN > 128 && LEAVES == 1; /* registers hold a single accumulator */
@@ -122,6 +123,7 @@ struct iv_wgmma_tile {
 
 struct iv_wgmma_shared { /* addresses in shared memory */
     uint32_t ring, full, empty, stagger;
+    uint32_t wide; /* of packed shapes: stages whose weights are widened */
     uint32_t mine; /* offset of this warpgroup's P rows in a stage; uniform in a warp, visibly to the compiler */
     int peer;      /* this CTA's rank among the peers */
     float4 *root, *scratch;
@@ -131,7 +133,8 @@ struct iv_wgmma_shared { /* addresses in shared memory */
     iv_wgmma_tile *tiles;    /* active tiles by index modulo IV_TILES, written by the producer for the consumers */
 };
 
-/* Bytes of a stage, of its P rows as copied, and where its Q rows begin. */
+/* Bytes of a stage, of its P rows as copied, and where its P and Q rows begin. A packed stage has units, Q rows, P
+ * rows. */
 template <class S> IV_DEVICE int iv_wgmma_stage_bytes(const iv_wgmma_plan &plan) {
     if constexpr (S::PACKED) return plan.stage;
     return S::STAGE;
@@ -141,7 +144,12 @@ template <class S> IV_DEVICE int iv_wgmma_p_bytes(const iv_wgmma_plan &plan) {
     return S::P_BYTES;
 }
 template <class S> IV_DEVICE int iv_wgmma_q_offset(const iv_wgmma_plan &plan) {
-    return iv_wgmma_stage_bytes<S>(plan) - S::Q_BYTES;
+    if constexpr (S::PACKED) return plan.stage - S::STAGE;
+    return S::P_BYTES;
+}
+template <class S> IV_DEVICE int iv_wgmma_p_offset(const iv_wgmma_plan &plan) {
+    if constexpr (S::PACKED) return plan.stage - S::P_BYTES;
+    return 0;
 }
 
 /* The work of a launch is a list of pieces: whole tiles, then halves of tiles. Piece `at`: is it a half? */

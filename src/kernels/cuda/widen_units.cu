@@ -1,6 +1,6 @@
 /* widen_units.cu: a matrix of codes as plain rows, for kernels that read those. */
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/widen_units.h"
 
 enum { THREADS = 256 };
 
@@ -104,6 +104,7 @@ int iv_gpu_widen_units(const iv_gpu_matrix *w, void *out, iv_gpu_stream stream) 
     size_t leaf_k = w->k_padded / (size_t)w->leaves, units = (leaf_k + IV_UNIT_K - 1) / IV_UNIT_K * (size_t)w->leaves;
     size_t threads = w->n / IV_UNIT_ROWS * units * 32;
     if (threads == 0) return 0;
+    if (w->type == IV_BF16 && iv_overlaps()) return iv_gpu_widen_units_bf16(w, out, stream);
     return iv_launch(iv_widen_units_kernel, dim3((unsigned)((threads + THREADS - 1) / THREADS)), THREADS,
                      (cudaStream_t)stream, *w, units, threads, (unsigned char *)out);
 }

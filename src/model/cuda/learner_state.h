@@ -3,7 +3,8 @@
  * learner.c opens, closes and runs passes; learner_ranks.c has what tensor-parallel ranks exchange; learner_memory.c
  * places the buffers; learner_inputs.c writes what a pass reads; the forward ops are those of pass.h, and
  * learner_backward.c launches the backward ops; learner_head.c, learner_expert*.c and learner_lookups.c have the parts
- * with an axis of their own; learner_linear.c has the gradients of linear layers.
+ * with an axis of their own; learner_linear.c has the gradients of linear layers, learner_adapter*.c an adapter that
+ * learns.
  *
  * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
  * is, because it starts as +0 and the inputs of its sums are; others are cleared. */

@@ -112,6 +112,7 @@ void copies_wait(int pending); // -1: also uncommitted ones
 
 enum matrix_type { BF16, F16, S8 };
 void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned);
+void store_matrices(const uint32_t (&r)[4], uint32_t address);
 uint32_t transpose_matrix(uint32_t pair);
 void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]);
 

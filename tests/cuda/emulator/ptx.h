@@ -33,6 +33,11 @@ static inline uint32_t special_cluster_ctarank() { return cluster_rank(); }
 static inline void mov_u32(uint32_t &r, uint32_t v) { r = v; }
 static inline void mad_lo_u32(uint32_t &r, uint32_t a, uint32_t b, uint32_t c) { r = a * b + c; }
 static inline void mul_hi_u32(uint32_t &r, uint32_t a, uint32_t b) { r = (uint32_t)((uint64_t)a * b >> 32); }
+static inline void lop3_b32(uint32_t &d, uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
+    d = 0;
+    for (uint32_t i = 0; i < 8; i++) // inputs of which bit 2 is a's, bit 1 b's, bit 0 c's
+        if (table >> i & 1) d |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+}
 static inline void mov_f32(float &r, float v) { r = v; }
 static inline void elect_sync(uint32_t &chosen, uint32_t) { chosen = lane_id() == 0; } // of a whole warp
 static inline void mapa_shared__cluster_u32(uint32_t &there, uint32_t a, uint32_t cta) {
@@ -230,6 +235,12 @@ static inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &r0, 
     uint32_t r[4];
     load_matrices(r, address, true);
     r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
+}
+
+static inline void stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
+                                                            uint32_t r3) {
+    uint32_t r[4] = {r0, r1, r2, r3};
+    store_matrices(r, address);
 }
 
 static inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t &turned, uint32_t pair) {

@@ -117,6 +117,15 @@ void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned) {
     for (int i = 0; i < 4; i++) r[i] = out[i];
 }
 
+void store_matrices(const uint32_t (&r)[4], uint32_t address) {
+    uint32_t in[5] = {address, r[0], r[1], r[2], r[3]};
+    together("stmatrix", in, 5, [](Meeting &m) {
+        for (uint32_t l = 0; l < LANES; l++)
+            for (uint32_t k = 0; k < 4; k++)
+                memcpy(memory(m.in[k * 8 + l / 4][0], 16, 16) + l % 4 * 4, &m.in[l][k + 1], 4);
+    });
+}
+
 uint32_t transpose_matrix(uint32_t pair) {
     return *together("movmatrix.trans", &pair, 1, [](Meeting &m) {
         for (uint32_t l = 0; l < LANES; l++)
