@@ -69,6 +69,11 @@ static const model_case one_gpu_cases[] = {
     {"qwen2_moe", "tests/data/families/qwen2_moe_a", false, true, {1, 5, 64, 66, 130}},
     {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 64, 66, 130}},
     {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 64, 66, 130}},
+    {"mistral4", "tests/data/families/mistral4_a", false, true, {1, 5, 64, 66, 130}},
+    {"kimi_k25", "tests/data/families/kimi_k25_a", false, true, {1, 5, 64, 66, 130}},
+    {"gemma4_text", "tests/data/families/gemma4_text_a", false, false, {1, 5, 64, 66, 130}},
+    {"gemma4", "tests/data/families/gemma4_a", false, false, {1, 5, 64, 66, 130}},
+    {"muse_glimmer", "tests/data/families/muse_glimmer_a", false, false, {1, 5, 64, 66, 130}},
 };
 enum { ONE_GPU_CASES = sizeof one_gpu_cases / sizeof *one_gpu_cases };
 

@@ -61,18 +61,21 @@ static void additions(void **state) {
         bool normed = rng_below(&r, 2), plain = !normed && rng_below(&r, 2); /* plain: there is no x */
         family f = (family)rng_below(&r, FAMILIES);
         float *x = random_values(&r, f, IV_F32, all), *y = random_values(&r, f, IV_F32, all),
-              *w = random_values(&r, NORMAL, IV_F32, n), *want = malloc(all * sizeof *want), scale = 1.0f;
+              *w = random_values(&r, NORMAL, IV_F32, n), *want = malloc(all * sizeof *want), scale = 1.0f, after = 1.0f;
         if (rng_below(&r, 2)) scale = random_float(&r, NORMAL);
+        if (normed && rng_below(&r, 2)) after = random_float(&r, NORMAL);
         for (size_t i = 0; i < rows; i++) {
             float *v = want + i * n;
             memcpy(v, y + i * n, n * sizeof *v);
             if (normed) iv_ref_rmsnorm(y + i * n, w, 1e-5f, n, v);
-            for (size_t j = 0; j < n; j++)
+            for (size_t j = 0; j < n; j++) {
                 v[j] = iv_canonical(plain ? v[j] * scale : iv_fma(scale, iv_canonical(v[j]), x[i * n + j]));
+                if (after != 1.0f) v[j] = iv_canonical(v[j] * after);
+            }
         }
         float *gpu_x = gpu_copy(x, all * sizeof *x), *gpu_y = gpu_copy(y, all * sizeof *y),
               *gpu_w = gpu_copy(w, n * sizeof *w), *to = plain ? gpu_y : gpu_x;
-        iv_gpu_add_args a = {plain ? NULL : gpu_x, gpu_y, normed ? gpu_w : NULL, 1e-5f, scale, n, rows, to};
+        iv_gpu_add_args a = {plain ? NULL : gpu_x, gpu_y, normed ? gpu_w : NULL, 1e-5f, scale, after, n, rows, to};
         GPU_OK(iv_gpu_add_rows(&a, NULL));
         assert_gpu_has("a residual addition", want, to, all, sizeof *want, false);
         for (size_t j = 0; j < n; j++) want[j] = 1.0f + w[j];
@@ -248,6 +251,15 @@ static void want_head(const rotation *t, const float *from, const float *norm, s
     for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, out, i, x[i]);
 }
 
+static void want_value(const rotation *t, const float *from, void *out) {
+    size_t d = t->a.kv.head_dim;
+    float x[512], ones[512];
+    for (size_t i = 0; i < d; i++) ones[i] = 1.0f;
+    memcpy(x, from, d * sizeof *x);
+    if (t->a.value_norm) iv_ref_rmsnorm(x, ones, t->a.eps, d, x);
+    for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, out, i, x[i]);
+}
+
 static void want_rotated(rotation *t) {
     size_t d = t->a.kv.head_dim, kv_heads = t->a.kv.heads, element = iv_dtype_bytes(t->a.kv.type);
     for (size_t row = 0; row < t->a.rows; row++) {
@@ -266,7 +278,7 @@ static void want_rotated(rotation *t) {
         for (size_t h = 0; h < kv_heads && t->a.slots[row] >= 0; h++) {
             unsigned char k[512 * 4], v[512 * 4];
             want_head(t, from + (t->a.heads + h) * d, t->a.k_norm ? t->a.k_norm + h * apart : NULL, position, k);
-            for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, v, i, from[(t->a.heads + kv_heads + h) * d + i]);
+            want_value(t, from + (t->a.heads + (t->a.values_are_keys ? 0 : kv_heads) + h) * d, v);
             if (!finite_bits(t->a.kv.type, k, d) || !finite_bits(t->a.kv.type, v, d)) {
                 uint64_t here = (uint64_t)t->a.layer << 32 | row;
                 t->bad = here < t->bad ? here : t->bad;
@@ -286,7 +298,8 @@ static void rotation_trial(rng *r, size_t trial) {
     size_t heads = kv_heads * (1 + rng_below(r, 5));
     bool norms = rng_below(r, 2), whole = norms && rng_below(r, 2); /* over all heads */
     size_t weights = whole ? (heads + kv_heads) * d : 2 * d, of_k = whole ? heads * d : d;
-    rotation t = {.width = (heads + 2 * kv_heads) * d, .bad = UINT64_MAX};
+    bool same = !whole && rng_below(r, 3) == 0; /* values are keys */
+    rotation t = {.width = (heads + (same ? 1 : 2) * kv_heads) * d, .bad = UINT64_MAX};
     int32_t positions[ROWS];
     int64_t slots[ROWS];
     for (size_t i = 0; i < rows; i++) {
@@ -302,12 +315,18 @@ static void rotation_trial(rng *r, size_t trial) {
                                .k_norm = norms ? norm + of_k : NULL,
                                .factors = whole ? table : NULL, /* here only whether there are any */
                                .norms_behind = !whole && rng_below(r, 2),
+                               .values_are_keys = same,
+                               .value_norm = rng_below(r, 3) == 0,
                                .eps = 1e-6f,
                                .cosine = table,
                                .sine = table + POSITIONS * d / 2,
                                .positions = positions,
                                .slots = slots,
-                               .kv = {.type = types[trial % 3], .heads = kv_heads, .head_dim = d, .page_count = PAGES},
+                               .kv = {.type = types[trial % 3],
+                                      .heads = kv_heads,
+                                      .head_dim = d,
+                                      .page_count = PAGES,
+                                      .page_heads = rng_below(r, 2) ? 0 : kv_heads + rng_below(r, 3)},
                                .layer = (uint32_t)rng_below(r, 60)};
     size_t element = iv_dtype_bytes(t.a.kv.type), kv_bytes = PAGES * iv_gpu_kv_page_bytes(&t.a.kv),
            q = rows * heads * d;

@@ -93,7 +93,8 @@ static void families_of_one_gpu(void **state) {
         {"minimax_m2", "tests/data/families/minimax_m2_a", false, true, {1, 5, 11}},
         {"cohere2", "tests/data/families/cohere2_a", false, false, {1, 5, 20}},
         {"llama4", "tests/data/families/llama4_text_a", false, true, {1, 5, 40}},
-        {"muse_glimmer", "tests/data/families/muse_glimmer_a", false, true, {1, 5, 40}},
+        {"gemma4_text", "tests/data/families/gemma4_text_a", false, false, {1, 5, 40}},
+        {"muse_glimmer", "tests/data/families/muse_glimmer_a", false, false, {1, 5, 40}},
         {"granite_swa", "tests/data/families/granite_swa_a", false, false, {1, 5, 20}},
         {"apertus", "tests/data/families/apertus_a", false, false, {1, 5, 20}},
     };
@@ -112,10 +113,12 @@ static void families_of_one_gpu(void **state) {
     assert_non_null(strstr(err.message, "model_type minimax_m2: several GPUs have no norm over all heads yet"));
 }
 
-/* Latent attention, of widths that tensor cores take and of others; ranks divide its heads, or have none. */
+/* Latent attention, of widths that tensor cores take and of others, and heads of two sizes; ranks divide heads, or have
+ * none. */
 static void latent_attention_has_the_cpus_digests(void **state) {
     (void)state;
     static const model_case models[] = {
+        {"heads of two sizes", "tests/data/shapes/two_sizes", true, false, {1, 5, 70}},
         {"latent", "tests/data/shapes/latent", true, true, {1, 5, 70}},
         {"deepseek_v3", "tests/data/families/deepseek_v3_a", false, true, {1, 5, 70}},
         {"glm4_moe_lite", "tests/data/families/glm4_moe_lite_a", false, true, {1, 5, 70}},
