@@ -33,20 +33,21 @@ typedef struct latent_product {
 
 static void latent_product_check(const latent_product *p, const char *out, const char *what) {
     const iv_gpu_head_products_args *a = &p->a;
-    size_t e = iv_dtype_bytes(a->type);
-    char *x = calloc(p->padded, e), *want = malloc(a->n * e);
+    size_t e = iv_dtype_bytes(a->type), of_w = iv_dtype_bytes(a->w_type);
+    char *x = calloc(p->padded, e), *w = calloc(p->padded, e), *want = malloc(a->n * e);
     for (size_t i = 0; i < a->rows * a->heads; i++) {
         size_t row = i / a->heads, head = i % a->heads, at = row * a->out_stride + head * a->out_head;
         memcpy(x, p->x + (row * a->x_stride + head * a->x_head) * e, a->k * e);
-        for (size_t j = 0; j < a->n; j++)
-            put_type(a->type, want, j,
-                     iv_canonical(iv_ref_chain(a->arithmetic, a->type, 0.0f, x,
-                                               p->w + head * a->w_apart + j * p->padded * e, p->padded)));
+        for (size_t j = 0; j < a->n; j++) {
+            const char *row_of_w = p->w + head * a->w_apart + j * p->padded * of_w;
+            for (size_t k = 0; k < p->padded; k++) put_type(a->type, w, k, as_float(a->w_type, row_of_w, k));
+            put_type(a->type, want, j, iv_canonical(iv_ref_chain(a->arithmetic, a->type, 0.0f, x, w, p->padded)));
+        }
         assert_same_bits(what, want, out + at * e, a->n, e, false);
         for (size_t b = 0; b < (a->out_head - a->n) * e; b++) /* nothing of what lies between heads */
             assert_int_equal((unsigned char)out[(at + a->n) * e + b], 0xa5);
     }
-    free(x), free(want);
+    free(x), free(w), free(want);
 }
 
 /* tiles: a shape that the kernel of tiles takes. */
@@ -55,19 +56,20 @@ static void latent_product_case(rng *r, bool tiles) {
     iv_gpu_head_products_args *a = &p.a;
     a->type = (iv_dtype)rng_below(r, tiles ? 2 : 3);
     a->arithmetic = tiles ? IV_TC16 : latent_arithmetic(r, a->type);
+    a->w_type = a->type == IV_F32 ? (iv_dtype)rng_below(r, 3) : a->type;
     a->heads = 1 + rng_below(r, 4), a->rows = 1 + rng_below(r, rng_below(r, 2) ? 16 : 140);
     a->n = tiles ? 2 + 2 * rng_below(r, 140) : 1 + rng_below(r, 90);
     a->k = tiles ? 16 + 16 * rng_below(r, 16) : 1 + rng_below(r, 90);
-    size_t e = iv_dtype_bytes(a->type), to = tiles ? 8 : 1;
+    size_t e = iv_dtype_bytes(a->type), of_w = iv_dtype_bytes(a->w_type), to = tiles ? 8 : 1;
     p.padded = iv_padded_k(a->k);
     a->x_head = a->k + to * rng_below(r, 3), a->x_stride = a->heads * a->x_head + to * rng_below(r, 4);
     a->out_head = a->n + 2 * rng_below(r, 3), a->out_stride = a->heads * a->out_head + 2 * rng_below(r, 2);
-    a->w_apart = (a->n * p.padded * e + 63) / 64 * 64 + 64 * rng_below(r, 3);
+    a->w_apart = (a->n * p.padded * of_w + 63) / 64 * 64 + 64 * rng_below(r, 3);
     p.x = random_values(r, rng_below(r, 4) ? NORMAL : SPECIAL, a->type, a->rows * a->x_stride);
     p.w = calloc(a->heads, a->w_apart);
     for (size_t i = 0; i < a->heads * a->n; i++) {
-        char *row = random_values(r, NORMAL, a->type, a->k);
-        memcpy(p.w + i / a->n * a->w_apart + i % a->n * p.padded * e, row, a->k * e);
+        char *row = random_values(r, NORMAL, a->w_type, a->k);
+        memcpy(p.w + i / a->n * a->w_apart + i % a->n * p.padded * of_w, row, a->k * of_w);
         free(row);
     }
     void *x = gpu_copy(p.x, a->rows * a->x_stride * e), *w = gpu_copy(p.w, a->heads * a->w_apart);

@@ -29,15 +29,6 @@ static bool is_heavy(const char *name) {
 /* Models with adapters have no int8. */
 static bool has_int8(const model_case *m) { return !adapters_of(m) && !is_heavy(m->name); }
 
-/* GPUs read the head matrices of latent attention in the type of activations: files of 16 bits have other bits there in
- * float32, with int8 or without. */
-static bool has_float32(const model_case *m) {
-    static const char *const latent[] = {"latent", "deepseek", "glm4_moe_lite", "mistral4"};
-    for (size_t i = 0; i < sizeof latent / sizeof *latent; i++)
-        if (strncmp(m->name, latent[i], strlen(latent[i])) == 0) return false;
-    return true;
-}
-
 static size_t of_ranks[IV_RANKS_MAX + 1];
 
 static void compare(const model_case *m, const way *w) {
@@ -76,7 +67,7 @@ static void gpus_have_the_cpus_digests(void **state) {
         if (!has_int8(m) || (only && strcmp(only, m->name) != 0)) continue;
         if (c >= CASES) w.ranks = 1;
         model_case s = short_case(m, &r, arithmetics[rng_below(&r, 4)]);
-        bool floats = strstr(arithmetic_of(&s), "fma32") != NULL && has_float32(m);
+        bool floats = strstr(arithmetic_of(&s), "fma32") != NULL;
         other_dtype = (const char *[]){NULL, "float16", "float32"}[rng_below(&r, floats ? 3 : 2)];
         emu_seed(rng_next(&r));
         compare(&s, &w);

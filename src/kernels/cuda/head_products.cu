@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(THREADS) general_tc16(const __grid_cons
     }
 }
 
-template <iv_dtype T>
+template <iv_dtype T, iv_dtype W>
 static __global__ void __launch_bounds__(THREADS) general_fma32(const __grid_constant__ iv_gpu_head_products_args a) {
     iv_let_next();
     iv_wait();
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS) general_fma32(const __grid_con
     float acc = 0.0f;
     for (size_t i = 0; i < padded; i += 2) {
         float low = i < a.k ? get<T>(a.x, x + i) : 0.0f, high = i + 1 < a.k ? get<T>(a.x, x + i + 1) : 0.0f;
-        acc = iv_fma_flush(low, get<T>(w, j * padded + i), iv_fma_flush(high, get<T>(w, j * padded + i + 1), acc));
+        acc = iv_fma_flush(low, get<W>(w, j * padded + i), iv_fma_flush(high, get<W>(w, j * padded + i + 1), acc));
     }
     put<T>(a.out, row * a.out_stride + head * a.out_head + j, acc);
 }
@@ -85,7 +85,11 @@ template <iv_dtype T> static int launch_general(const iv_gpu_head_products_args 
         int failed = cudaErrorInvalidValue;
         if constexpr (T != IV_F32)
             if (tc16) failed = iv_launch(general_tc16<T>, grid, THREADS, stream, part);
-        if (!tc16) failed = iv_launch(general_fma32<T>, grid, THREADS, stream, part);
+        if (!tc16 && a->w_type == T) failed = iv_launch(general_fma32<T, T>, grid, THREADS, stream, part);
+        if constexpr (T == IV_F32) {
+            if (a->w_type == IV_BF16) failed = iv_launch(general_fma32<T, IV_BF16>, grid, THREADS, stream, part);
+            if (a->w_type == IV_F16) failed = iv_launch(general_fma32<T, IV_F16>, grid, THREADS, stream, part);
+        }
         if (failed) return failed;
     }
     return 0;
@@ -101,9 +105,10 @@ int iv_head_products_general(const iv_gpu_head_products_args *a, iv_gpu_stream s
 }
 
 bool iv_head_products_fit_tiles(const iv_gpu_head_products_args *a) {
-    return a->arithmetic == IV_TC16 && a->type != IV_F32 && a->k % STEP == 0 && a->x_stride % 8 == 0 &&
-           a->x_head % 8 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)a->w % 16 == 0 && a->w_apart % 16 == 0 &&
-           a->n % 2 == 0 && a->out_stride % 2 == 0 && a->out_head % 2 == 0 && (uintptr_t)a->out % 4 == 0;
+    return a->arithmetic == IV_TC16 && a->type != IV_F32 && a->w_type == a->type && a->k % STEP == 0 &&
+           a->x_stride % 8 == 0 && a->x_head % 8 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)a->w % 16 == 0 &&
+           a->w_apart % 16 == 0 && a->n % 2 == 0 && a->out_stride % 2 == 0 && a->out_head % 2 == 0 &&
+           (uintptr_t)a->out % 4 == 0;
 }
 
 int iv_gpu_head_products(const iv_gpu_head_products_args *a, iv_gpu_stream stream) {

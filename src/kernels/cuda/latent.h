@@ -49,7 +49,7 @@ int iv_gpu_latent_queries(const iv_gpu_latent_queries_args *a, iv_gpu_stream str
 /* Steps 6 and 8: out[row][head][j] = R(chain(+0; x[row][head], row j of the head's matrix)). Strides in elements. */
 typedef struct iv_gpu_head_products_args {
     iv_arithmetic arithmetic;
-    iv_dtype type;
+    iv_dtype type, w_type; /* of x and out, and of w: another of 16 bits only next to float32 */
     size_t heads, rows, n, k;
     const void *w; /* [heads], w_apart bytes apart: [n][k padded to 16], zero from k on */
     size_t w_apart;

@@ -13,6 +13,7 @@ static size_t apart(const iv_matrix *of_heads, size_t heads) {
 static iv_gpu_head_products_args products_of(const gpu_pass *p, const iv_matrix *w, size_t heads) {
     return (iv_gpu_head_products_args){.arithmetic = p->f->arithmetic,
                                        .type = p->m->gemm_type,
+                                       .w_type = w->type,
                                        .heads = heads,
                                        .rows = p->rows,
                                        .n = w->n,
