@@ -32,7 +32,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
     p.partial = (float *)((char *)a->scratch + IV_ATTENTION_WORKERS_MAX * sizeof(int32_t));
     p.stride = (int32_t)iv_attention_partial_stride(a->shape.head_dim);
     p.heads = (int32_t)a->shape.heads, p.kv_heads = (int32_t)a->shape.kv_heads;
-    p.page_heads = (int32_t)iv_gpu_kv_page_heads(&a->kv);
+    p.page_heads = a->kv.page_heads ? (int32_t)a->kv.page_heads : p.kv_heads;
     p.head_dim = (int32_t)a->shape.head_dim;
     p.group = (int32_t)a->shape.group, p.group_first = (int32_t)a->shape.group_first;
     p.slices = g.slices, p.width = g.width, p.short_inverse = (255 + g.width) / g.width;
