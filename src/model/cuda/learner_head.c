@@ -151,21 +151,6 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }
 
-iv_status iv_gpu_learner_join_leaf(gpu_learner *l, float **nodes, size_t leaf, size_t n, iv_error *err) {
-    size_t leaves = l->head.leaves, level = 0;
-    for (; leaf >> level & 1; level++) {
-        bool root = l->f.ranks == 1 && leaf + 1 == leaves && (size_t)2 << level == leaves;
-        int code = l->n.picks ? iv_gpu_add_nodes(l->f.arithmetic, nodes[1 + level], nodes[0], l->n.picks * n, root,
-                                                 l->f.stream)
-                              : 0;
-        IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
-    }
-    if (leaf + 1 == leaves) return IV_OK;
-    float *t = nodes[1 + level];
-    nodes[1 + level] = nodes[0], nodes[0] = t;
-    return IV_OK;
-}
-
 /* All leaves, added in the tree; *dh: the buffer of the root. */
 static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
     float *nodes[4] = {l->nodes[0], l->nodes[1], l->nodes[2], l->nodes[3]};

@@ -11,6 +11,17 @@
 
 enum { SHAPES_MAX = 64 };
 
+void iv_gpu_learner_mixer_columns(const gpu_learner *l, size_t layer, size_t *first, size_t *n) {
+    iv_tp_mixer_columns(&l->m->tp, &l->m->config, l->m->rank, layer, first, n);
+}
+
+void iv_gpu_learner_mixer_leaves(const gpu_learner *l, size_t out[IV_GPU_DELTA_PARTS]) {
+    const iv_delta_layout *d = &l->m->delta_layout;
+    size_t leaves = l->leaves.mixer, conv = iv_padded_k(l->h) / l->f.ranks / leaves;
+    const size_t delta[] = {d->keys, d->keys, l->delta_values, l->delta_values, d->value_heads, d->value_heads};
+    for (size_t i = 0; i < IV_GPU_DELTA_PARTS; i++) out[i] = d->value_heads ? delta[i] / leaves : i < 3 ? conv : 0;
+}
+
 /* The outputs and inputs of a tensor that are concatenated: this rank's. */
 typedef struct tensor_slice {
     const iv_tensor *tensor;

@@ -215,6 +215,21 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
                        .data = l->whole_head};
 }
 
+iv_status iv_gpu_learner_join_leaf(gpu_learner *l, float **nodes, size_t leaf, size_t n, iv_error *err) {
+    size_t leaves = l->head.leaves, level = 0;
+    for (; leaf >> level & 1; level++) {
+        bool root = l->f.ranks == 1 && leaf + 1 == leaves && (size_t)2 << level == leaves;
+        int code = l->n.picks ? iv_gpu_add_nodes(l->f.arithmetic, nodes[1 + level], nodes[0], l->n.picks * n, root,
+                                                 l->f.stream)
+                              : 0;
+        IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
+    }
+    if (leaf + 1 == leaves) return IV_OK;
+    float *t = nodes[1 + level];
+    nodes[1 + level] = nodes[0], nodes[0] = t;
+    return IV_OK;
+}
+
 iv_status iv_gpu_learner_add_ranks(gpu_learner *l, gpu_node_at at, size_t columns, float *const *nodes, float **node,
                                    iv_error *err) {
     size_t n = l->n.picks * columns, bytes = n * sizeof(float);
