@@ -53,6 +53,7 @@ static const iv_config_field model_rows[] = {
     {"kv_lora_rank", AT(kv_rank), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
     {"qk_rope_head_dim", AT(rope_dim), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
     {"v_head_dim", AT(value_dim), IV_FIELD_INT, LINE | MEMORY, .label = "latent"},
+    {"latent_eps", AT(latent_eps), IV_FIELD_REAL, LINE, .label = "latent"},
     {"max_position_embeddings", AT(max_positions), IV_FIELD_INT, REQUIRED, .min = 1, .max = IV_POSITIONS_MAX},
     {"rms_norm_eps", AT(rms_norm_eps), IV_FIELD_REAL, OPTIONAL | ARITHMETIC, .label = "eps", .min = 1e-30, .max = 1},
     {"ropes", AT(ropes), IV_FIELD_ROPES, .uses = ARITHMETIC},

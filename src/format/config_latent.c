@@ -52,7 +52,7 @@ iv_status iv_config_parse_latent(const iv_json_object *o, iv_model_config *c, iv
         IV_TRY(iv_json_object_int(o, sizes[i].name, 1, sizes[i].max, sizes[i].to, &found, err));
         if (!lacks && !found) return iv_json_object_missing(o, sizes[i].name, "an integer", err);
     }
-    c->kv_heads = 1, c->head_dim = nope + c->rope_dim;
+    c->kv_heads = 1, c->head_dim = nope + c->rope_dim, c->latent_eps = 1e-6;
     if (c->rope_dim % 2 != 0)
         return iv_fail(err, IV_FORMAT, "%s: qk_rope_head_dim: wanted an even number, found %" PRId64, o->file,
                        c->rope_dim);

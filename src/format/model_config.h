@@ -23,7 +23,6 @@
 #define IV_ROPES_MAX 2
 #define IV_CONV_TAPS_MAX 8
 #define IV_LATENT_MAX 4096
-#define IV_LATENT_EPS 1e-6f /* of the norms of q_a and kv_a, whatever rms_norm_eps is */
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
@@ -123,6 +122,7 @@ typedef struct iv_model_config {
      * rope_dim more that turn. Then kv_heads is 1, and head_dim is that of queries, of which the last rope_dim turn.
      * q_rank 0: queries are made from the layer's input. kv_rank 0: there is none, and the others are 0. */
     int64_t q_rank, kv_rank, rope_dim, value_dim;
+    double latent_eps; /* of the norms of q_a and kv_a, whatever rms_norm_eps is */
     int64_t max_positions;
     double rms_norm_eps;
     bool layer_norm;       /* norms of the residual stream are of centered rows */

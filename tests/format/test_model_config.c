@@ -7,6 +7,8 @@
 #include "format/json.h"
 #include "format/model_config.h"
 
+#include <math.h>
+
 static const char base[] = "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
                            "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":256}";
 static const char moe[] = "{\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
@@ -513,6 +515,21 @@ static void members_of_related_families(void **state) {
         "known", parse_edit("llama", "{\"model_type\":\"laguna\"}", &c, &err), &err, IV_UNSUPPORTED,
         "model_type 'laguna' is not supported: it needs gates of attention's output by softplus, numbers of heads by "
         "layer (supported: qwen3, ");
+#define MUSE                                                                                              \
+    "{\"model_type\":\"muse_glimmer_text\",\"layer_types\":[\"sliding_attention\",\"sliding_attention\"," \
+    "\"sliding_attention\",\"full_attention\"],\"layer_rope_theta\":[1e4,1e4,1e4,0],\"sliding_window\":32"
+    parse_ok("llama", MUSE "}", &c);
+    assert_true(c.embedding_norm && c.final_norm_plain && c.post_norm_eps == 1e-8 && c.unit_offset_norms);
+    assert_true(c.qk_norm_plain && !c.qk_norm_behind && c.layer[0].attention_gate && c.logits_cap == 20);
+    assert_true(c.ropes[c.layer[3].rope].kind == IV_ROPE_NONE && c.layer[3].window == 0);
+    parse_ok("llama", MUSE ",\"qk_scale_factor\":2,\"output_multiplier\":0.25,\"post_norm_eps\":1e-3}", &c);
+    assert_true(c.attention_scale == 2 / sqrt((double)c.head_dim) && c.logits_divisor == 4 && c.post_norm_eps == 1e-3);
+    expect_error("no list", parse_edit("llama", "{\"model_type\":\"muse_glimmer_text\"}", &c, &err), &err, IV_FORMAT,
+                 "layer_types: wanted an array, found nothing");
+    static const char *const of_muse[] = {"{\"qk_scale_factor\":2}", "{\"output_multiplier\":0.5}",
+                                          "{\"post_norm_eps\":1e-3}"};
+    for (size_t i = 0; i < 3; i++) /* other families refuse what they do not read */
+        assert_int_equal(parse_edit("llama", of_muse[i], &c, &err), IV_UNSUPPORTED);
     parse_ok("llama", "{\"model_type\":\"granite_swa\",\"sliding_window\":32,\"layer_rope_theta\":[0,1e4,1e4,1e4]}",
              &c);
     assert_true(c.attention_sinks && c.layer[0].window == 0 && c.layer[1].window == 32 && c.layer[0].rope == 1);

@@ -44,9 +44,9 @@ static void latent_row(void *context, size_t row, size_t worker) {
         k->round(latent, rank, m->gemm_type, (char *)tape->latent.latent_raw + row * rank * width);
     }
     if (low)
-        k->rmsnorm(x, j->layer->latent.q_norm, IV_LATENT_EPS, low, m->gemm_type,
+        k->rmsnorm(x, j->layer->latent.q_norm, (float)c->latent_eps, low, m->gemm_type,
                    (char *)j->s->latent.low + row * low * width);
-    k->rmsnorm(latent, j->layer->latent.kv_norm, IV_LATENT_EPS, rank, j->layout->type, key);
+    k->rmsnorm(latent, j->layer->latent.kv_norm, (float)c->latent_eps, rank, j->layout->type, key);
     k->rope(latent + rank, j->layer->rope->cosine + position * turns / 2, j->layer->rope->sine + position * turns / 2,
             turns / 2);
     k->round(latent + rank, turns, j->layout->type, (char *)key + rank * iv_dtype_bytes(j->layout->type));

@@ -175,8 +175,8 @@ static void norm_row(void *context, size_t row, size_t worker) {
     const job *j = context;
     float *out = j->out + row * j->out_stride;
     raw_row(j, row, 0, j->n, out);
-    j->l->factors[row] =
-        j->l->kernels->rmsnorm_backward(out, j->weight, IV_LATENT_EPS, j->n, j->dy + row * j->dy_stride, NULL, out);
+    j->l->factors[row] = j->l->kernels->rmsnorm_backward(out, j->weight, (float)j->l->model->config.latent_eps, j->n,
+                                                         j->dy + row * j->dy_stride, NULL, out);
 }
 
 static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {

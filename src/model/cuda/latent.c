@@ -39,7 +39,7 @@ static iv_status rows(const gpu_pass *p, size_t layer, iv_error *err) {
                                  .latent_at = l->qkv.n - rank - turns,
                                  .q_norm = v->latent_q_norm,
                                  .kv_norm = v->latent_kv_norm,
-                                 .eps = IV_LATENT_EPS,
+                                 .eps = (float)c->latent_eps,
                                  .cosine = v->cosine,
                                  .sine = v->sine,
                                  .positions = p->in.positions,
